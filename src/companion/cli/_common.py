@@ -1,0 +1,81 @@
+"""What every group of commands shares: printing tables for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import typer
+
+JSON_OPTION = typer.Option(False, "--json", help="Print JSON on standard output instead of a table.")
+
+
+def to_jsonable(value: Any) -> Any:
+    """Turn a table cell into what JSON can hold; undefined and unresolved become null.
+
+    Parameters
+    ----------
+    value : Any
+        A scalar from a data frame, or a container of such scalars.
+
+    Returns
+    -------
+    Any
+        ``None`` for NaN, ``<NA>`` and infinities, otherwise a plain Python object.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): to_jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_jsonable(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):
+        value = value.item()
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """List the rows of a table as JSON objects, with null for what is undefined."""
+    return [to_jsonable(row) for row in table.to_dict(orient="records")]
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON that any parser reads (no NaN)."""
+    typer.echo(json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False, indent=1))
+
+
+def print_table(table: pd.DataFrame, title: str = "", columns: Sequence[str] | None = None) -> None:
+    """Print a table for people; undefined shows as an en dash.
+
+    Cell text is printed literally: square brackets in an id are not markup, control characters are escaped.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = table if columns is None else table[list(columns)]
+    view = Table(title=title or None, title_justify="left", header_style="bold")
+    for name in shown.columns:
+        numeric = pd.api.types.is_numeric_dtype(shown[name]) and not pd.api.types.is_bool_dtype(shown[name])
+        view.add_column(str(name), justify="right" if numeric else "left", overflow="fold")
+    for row in shown.itertuples(index=False):
+        view.add_row(*(Text(_cell(value)) for value in row))
+    Console(soft_wrap=False).print(view)
+
+
+def _cell(value: Any) -> str:
+    plain = to_jsonable(value)
+    if plain is None:
+        return "–"
+    if isinstance(plain, float):
+        return f"{plain:,.1f}" if abs(plain) >= 1000 else f"{plain:.4f}"
+    text = str(plain)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
