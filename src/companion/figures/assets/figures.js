@@ -1,0 +1,152 @@
+// Draws every figure of the page from the specification that stands in it. No request is made, ever.
+const CONFIG = /*CONFIG*/ {};
+const HATCH =
+  '<svg width="0" height="0" aria-hidden="true" focusable="false" style="position:absolute">' +
+  '<defs><pattern id="companion-hatch" width="6" height="6" patternUnits="userSpaceOnUse" ' +
+  'patternTransform="rotate(45)"><rect width="6" height="6" fill="#7c8591" fill-opacity="0.25"/>' +
+  '<rect width="2" height="6" fill="#7c8591"/></pattern></defs></svg>';
+// Below this width (pixels) the parts of a composed chart stand under one another.
+const NARROW = 600;
+// Room that axes and labels of one part take beside its plotting area.
+const MARGIN = 130;
+
+// Vega asks its loader for every URL; this one knows none.
+const loader = {
+  load: () => Promise.reject(new Error("figures load nothing")),
+  sanitize: () => Promise.reject(new Error("figures link nowhere")),
+  http: () => Promise.reject(new Error("figures load nothing")),
+  file: () => Promise.reject(new Error("figures load nothing")),
+};
+
+// How a composed chart fits `width`: side by side and shrunk, or stacked. Single charts follow by themselves.
+function fitted(spec, width) {
+  const result = structuredClone(spec);
+  const parts = result.hconcat || result.concat;
+  if (parts) {
+    const narrow = width < NARROW;
+    const columns = narrow ? 1 : result.hconcat ? parts.length : Math.min(result.columns || parts.length, parts.length);
+    const room = Math.max(140, Math.floor(width / columns) - MARGIN);
+    for (const part of parts) {
+      if (typeof part.width === "number") part.width = narrow ? room : Math.min(part.width, room);
+    }
+    if (narrow) {
+      result.vconcat = parts;
+      delete result.hconcat;
+      delete result.concat;
+      delete result.columns;
+    }
+  } else if (result.vconcat) {
+    for (const part of result.vconcat) {
+      if (typeof part.width === "number") part.width = Math.min(part.width, Math.max(140, width - MARGIN));
+    }
+  } else {
+    fitFacets(result, width);
+  }
+  return result;
+}
+
+function fitFacets(spec, width) {
+  const encoding = spec.encoding || {};
+  const inner = spec.spec || spec;
+  if (!(spec.facet || encoding.facet || encoding.column || encoding.row)) return;
+  const wrap = encoding.facet || (spec.facet && !spec.facet.row && !spec.facet.column ? spec : null);
+  const part = typeof inner.width === "number" ? inner.width : 200;
+  if (wrap) {
+    const wanted = wrap.columns || 99;
+    const columns = Math.max(1, Math.min(wanted, Math.floor((width - 70) / (part + 24))));
+    wrap.columns = columns;
+    if (columns === 1) inner.width = Math.min(part, Math.max(140, width - MARGIN));
+  } else if (encoding.row && !encoding.column) {
+    inner.width = Math.min(part, Math.max(140, width - MARGIN));
+  }
+}
+
+const drawn = new Map();
+
+function element(figure, name) {
+  return figure.querySelector(".companion-" + name);
+}
+
+async function draw(figure) {
+  const spec = JSON.parse(element(figure, "spec").textContent);
+  const canvas = element(figure, "canvas");
+  const live = element(figure, "live");
+  const width = Math.floor(canvas.clientWidth);
+  const before = drawn.get(figure);
+  if (!width || (before && before.width === width)) return;
+  const composed = spec.width !== "container";
+  if (before && !composed) {
+    before.width = width; // a single chart listens to its container
+    return;
+  }
+  const state = before ? before.view.getState({ data: () => false, signals: (name) => bound(spec).has(name) }) : null;
+  if (before) before.finalize();
+  const holder = document.createElement("div");
+  live.replaceChildren(holder);
+  figure.classList.add("companion-drawing");
+  const result = await window_embed(holder, composed ? fitted(spec, width) : spec, {
+    mode: "vega-lite",
+    renderer: "svg",
+    actions: false,
+    config: CONFIG,
+    loader,
+    tooltip: { theme: "companion" },
+    bind: element(figure, "controls"),
+    ast: false,
+  });
+  if (state) await result.view.setState(state).runAsync();
+  drawn.set(figure, { view: result.view, width, finalize: result.finalize });
+  figure.classList.remove("companion-drawing");
+  figure.classList.add("companion-drawn");
+  label(figure);
+}
+
+const window_embed = vegaEmbed;
+
+function bound(spec) {
+  return new Set((spec.params || []).filter((param) => param.bind && !param.select).map((param) => param.name));
+}
+
+// Vega names its inputs after signals; say which value each slider has to those who do not see it.
+function label(figure) {
+  for (const input of element(figure, "controls").querySelectorAll("input, select")) {
+    if (input.closest("label")) continue;
+    const name = input.closest(".vega-bind") && input.closest(".vega-bind").querySelector(".vega-bind-name");
+    if (name) input.setAttribute("aria-label", name.textContent);
+  }
+}
+
+async function drawAll(figures) {
+  for (const figure of figures) {
+    try {
+      await draw(figure);
+    } catch (error) {
+      figure.classList.add("companion-failed"); // the still image stays
+      console.error("figure " + figure.id + ": " + error.message);
+    }
+  }
+}
+
+function start() {
+  const figures = Array.from(document.querySelectorAll('figure[data-companion="chart"]'));
+  if (!figures.length) return;
+  document.body.insertAdjacentHTML("afterbegin", HATCH);
+  let timer = 0;
+  const sizes = new ResizeObserver(() => {
+    clearTimeout(timer);
+    timer = setTimeout(() => drawAll(figures.filter((figure) => drawn.has(figure))), 150);
+  });
+  companionFigures.ready = drawAll(figures).then(() => {
+    figures.forEach((figure) => sizes.observe(element(figure, "canvas")));
+    document.documentElement.classList.add("companion-ready");
+  });
+}
+
+// The book's own pages and tests reach a chart's view by the id of its figure.
+const companionFigures = (window.companionFigures = {
+  ready: Promise.resolve(),
+  view: (id) => (drawn.get(document.getElementById(id)) || {}).view,
+});
+
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+else start();

@@ -1,0 +1,113 @@
+"""Colours with fixed meanings: one per arm, one per status, the same on every page.
+
+The hues are those of Okabe and Ito, which people with any common form of colour blindness tell apart. Three of
+them are darkened so that every mark keeps a contrast of at least 3:1 on white and on the dark page alike.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import altair as alt
+
+BLUE = "#0072b2"
+VERMILION = "#d55e00"
+GREEN = "#009e73"
+PURPLE = "#b9669a"
+AMBER = "#b87f00"
+SKY = "#3592c9"
+SLATE = "#7c8591"
+
+#: Colours for anything without a meaning of its own, in order of use.
+CATEGORICAL: tuple[str, ...] = (BLUE, VERMILION, GREEN, PURPLE, AMBER, SKY, SLATE)
+
+#: The fill of everything unresolved: a hatched grey, so that it never reads as one of the two answers.
+HATCH = "url(#companion-hatch)"
+
+ADMISSIBLE = BLUE
+INADMISSIBLE = VERMILION
+UNRESOLVED = SLATE
+STATUS: dict[str, str] = {"admissible": ADMISSIBLE, "inadmissible": INADMISSIBLE, "unresolved": HATCH}
+
+#: Published beside ours: the quotation is quiet, what was computed here carries the colour.
+PUBLISHED = SLATE
+OURS = BLUE
+
+ARM: dict[str, str] = {
+    "global_dense": VERMILION,
+    "global_bm25": AMBER,
+    "global_bm25_dense_rrf": PURPLE,
+    "global_recency_dense": SLATE,
+    "namespace_dense": BLUE,
+    "namespace_current_only": SLATE,
+    "policy_only": SKY,
+    "lifecycle_only": PURPLE,
+    "policy_and_lifecycle": GREEN,
+    "released_intent_lifecycle_v1": GREEN,
+    "released_field_oracle": GREEN,
+    "namespace_policy_gate": SKY,
+    "namespace_text_verifier": PURPLE,
+    "size_matched_random_partition": SLATE,
+    "anchor_preserving_same_size": AMBER,
+    "threshold_router": PURPLE,
+    "cluster_router": AMBER,
+}
+
+
+def arm_colour(arm: str) -> str:
+    """Return the colour of a retrieval arm: a fixed one for known arms, otherwise one derived from the name.
+
+    Parameters
+    ----------
+    arm : str
+        Name of the arm, such as ``"namespace_dense"``.
+
+    Returns
+    -------
+    str
+        A hexadecimal colour. An unknown arm gets the same colour in every run and on every page.
+    """
+    return ARM.get(arm, CATEGORICAL[zlib.crc32(arm.encode()) % len(CATEGORICAL)])
+
+
+def arm_scale(arms: Iterable[str]) -> alt.Scale:
+    """Return the Altair colour scale for these arms, in the order given.
+
+    Parameters
+    ----------
+    arms : iterable of str
+        Names of arms; repeats are dropped.
+
+    Returns
+    -------
+    altair.Scale
+        Domain and range of equal length.
+    """
+    import altair as alt
+
+    domain = list(dict.fromkeys(arms))
+    return alt.Scale(domain=domain, range=[arm_colour(arm) for arm in domain])
+
+
+def status_scale(
+    admissible: str = "admissible", inadmissible: str = "inadmissible", unresolved: str = "unresolved"
+) -> alt.Scale:
+    """Return the Altair colour scale of the three states; unresolved is always hatched grey.
+
+    Parameters
+    ----------
+    admissible, inadmissible, unresolved : str
+        What the data call the three states, for charts that use other words.
+
+    Returns
+    -------
+    altair.Scale
+        Three values in the order admissible, inadmissible, unresolved. For lines and points, where a hatch does
+        not show, use the flat colours ``ADMISSIBLE``, ``INADMISSIBLE`` and ``UNRESOLVED``.
+    """
+    import altair as alt
+
+    return alt.Scale(domain=[admissible, inadmissible, unresolved], range=[ADMISSIBLE, INADMISSIBLE, HATCH])

@@ -1,0 +1,137 @@
+"""A notebook's parameters: what its `parameters` cell declares, and what is in force in the running kernel."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from companion.errors import InputError
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a notebook.
+
+    Attributes
+    ----------
+    name : str
+        Variable name.
+    default : Any
+        The literal that the `parameters` cell assigns.
+    help : str
+        The comment behind the assignment, or an empty string.
+    """
+
+    name: str
+    default: Any
+    help: str = ""
+
+
+def read_parameters(source: str, origin: str = "parameters cell") -> list[Parameter]:
+    """Read the parameters that a cell declares.
+
+    Parameters
+    ----------
+    source : str
+        Python source of the cell: assignments of literals, each with an optional comment on its last line.
+    origin : str
+        How messages call the cell.
+
+    Returns
+    -------
+    list of Parameter
+        In the order of the cell.
+
+    Raises
+    ------
+    InputError
+        If the cell is not Python, or assigns anything but a literal to a plain name.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise InputError(f"{origin}, line {error.lineno}: not valid Python ({error.msg})") from error
+    comments = _comments(source)
+    found = []
+    for node in tree.body:
+        target, value = _assignment(node)
+        if target is None:
+            raise InputError(f"{origin}, line {node.lineno}: expected an assignment such as top_k = 20")
+        try:
+            default = ast.literal_eval(value) if value is not None else None
+        except ValueError as error:
+            raise InputError(f"{origin}, line {node.lineno}: {target} is not a literal value") from error
+        found.append(Parameter(target, default, comments.get(node.end_lineno or node.lineno, "")))
+    return found
+
+
+def _assignment(node: ast.stmt) -> tuple[str | None, ast.expr | None]:
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id, node.value
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+        return node.target.id, node.value
+    return None, None
+
+
+def _comments(source: str) -> dict[int, str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {
+        token.start[0]: token.string.lstrip("# ").strip()
+        for token in tokens
+        if token.type == tokenize.COMMENT and source.splitlines()[token.start[0] - 1].lstrip()[:1] != "#"
+    }
+
+
+def find_parameters(cells: Sequence[str]) -> list[Parameter]:
+    """Return the parameters of the first cell that only assigns literals.
+
+    A running kernel knows the source of the cells it has executed but not their tags. The `parameters` cell is the
+    first one made of literal assignments alone; papermill's injected cell always comes after it.
+
+    Parameters
+    ----------
+    cells : sequence of str
+        Sources in the order of execution.
+
+    Returns
+    -------
+    list of Parameter
+        Empty if there is no such cell.
+    """
+    for source in cells:
+        try:
+            found = read_parameters(source)
+        except InputError:
+            continue
+        if found:
+            return found
+    return []
+
+
+def parameters_frame(parameters: Sequence[Parameter], namespace: Mapping[str, Any]) -> pd.DataFrame:
+    """Return one row per parameter: name, value in force, default, whether it was changed, meaning.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        What the notebook declares.
+    namespace : mapping
+        Variables in force; a parameter that is absent has its default.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns parameter, value, default, changed (bool), meaning; values written as Python literals.
+    """
+    rows = []
+    for item in parameters:
+        value = namespace.get(item.name, item.default)
+        # 1 == 1.0 == True in Python: compare what is written, or a changed type would hide.
+        rows.append((item.name, repr(value), repr(item.default), repr(value) != repr(item.default), item.help))
+    return pd.DataFrame(rows, columns=["parameter", "value", "default", "changed", "meaning"])

@@ -1,0 +1,527 @@
+"""Show charts, still figures, tables and numbers in a notebook, the book, and standalone pages.
+
+Every figure is one HTML fragment that needs no network: the chart's specification, a still image for print and
+for readers without scripts, the table behind it, and a caption. One shared script (figures.js with Vega inside,
+see :func:`bundle`) turns the specifications into live charts.
+"""
+
+from __future__ import annotations
+
+import copy
+import html
+import io
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from companion.errors import InputError
+from companion.figures import theme
+from companion.figures.parameters import find_parameters, parameters_frame, read_parameters
+from companion.figures.tables import Format, check_name, csv_link, inline_markdown, table_html
+from companion.figures.text import interval, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Width in pixels of the text column on a wide screen; still images are drawn for it.
+WIDTH = 720
+VEGA_MIME = "application/vnd.vegalite.v6+json"
+HEADLINE_MIME = "application/vnd.companion.headline+json"
+_TABLE_ROWS = 60
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Something IPython can display: a MIME bundle with its metadata.
+
+    Attributes
+    ----------
+    data : dict
+        MIME type to content.
+    metadata : dict
+        Output metadata, such as the name under which the output is glued.
+    """
+
+    data: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self.data, self.metadata
+
+
+def figure(
+    chart: Any,
+    *,
+    name: str,
+    caption: str,
+    alt: str,
+    table: pd.DataFrame | None = None,
+    formats: Mapping[str, Format] | None = None,
+    intervals: Mapping[str, tuple[str, str]] | None = None,
+) -> Bundle:
+    """Build a figure from an Altair chart without displaying it; see :func:`show` for the parameters."""
+    check_name(name)
+    _need(alt, f"figure {name}: alt text")
+    _need(caption, f"figure {name}: caption")
+    spec = _spec(chart, alt)
+    behind = table if table is not None else _own_data(chart)
+    svg, width, height = _still(spec)
+    parts = [
+        f'<figure class="companion-figure" id="fig-{name}" data-companion="chart">',
+        f'<div class="companion-canvas" style="--companion-height:{height}px">',
+        '<div class="companion-live" role="img" aria-label="' + html.escape(alt, quote=True) + '"></div>',
+        _image(svg, alt, width, height, "companion-still"),
+        "</div>",
+        '<div class="companion-controls"></div>',
+        f'<script type="application/json" class="companion-spec">{_script_json(spec)}</script>',
+        f"<figcaption>{inline_markdown(caption)}</figcaption>",
+        _behind(behind, name, caption, formats, intervals),
+        "</figure>",
+    ]
+    data = {
+        VEGA_MIME: _for_lab(spec),
+        "text/html": "".join(parts),
+        "text/plain": f"[Figure: {alt}]",
+    }
+    return Bundle(data)
+
+
+def show(
+    chart: Any,
+    *,
+    name: str,
+    caption: str,
+    alt: str,
+    table: pd.DataFrame | None = None,
+    formats: Mapping[str, Format] | None = None,
+    intervals: Mapping[str, tuple[str, str]] | None = None,
+) -> None:
+    """Display an Altair chart: live in the book and in JupyterLab, still in print and without scripts.
+
+    Parameters
+    ----------
+    chart : altair.Chart or any Altair top-level chart
+        A single or layered chart without a width fills the text column and follows the screen. In ``hconcat``,
+        ``concat`` and facets give each part a width: parts are stacked on a phone.
+    name : str
+        Lower-case name, unique on its page; the figure's anchor is ``#fig-<name>``.
+    caption : str
+        One line of Markdown under the figure.
+    alt : str
+        What a reader who does not see the chart should know: form, and the finding.
+    table : pandas.DataFrame, optional
+        The table behind the chart, foldable and downloadable; by default the chart's own data.
+    formats, intervals : mapping, optional
+        As in :func:`show_table`, for the table behind.
+
+    Raises
+    ------
+    InputError
+        If the name is unfit, or alt text or caption is empty.
+    """
+    _display(figure(chart, name=name, caption=caption, alt=alt, table=table, formats=formats, intervals=intervals))
+
+
+def still(
+    fig: Figure,
+    *,
+    name: str,
+    caption: str,
+    alt: str,
+    table: pd.DataFrame | None = None,
+    formats: Mapping[str, Format] | None = None,
+    intervals: Mapping[str, tuple[str, str]] | None = None,
+) -> Bundle:
+    """Build a still figure without displaying it; see :func:`show_still` for the parameters."""
+    import matplotlib as mpl
+    import matplotlib.pyplot as plt
+
+    check_name(name)
+    _need(alt, f"figure {name}: alt text")
+    _need(caption, f"figure {name}: caption")
+    buffer = io.StringIO()
+    # Fixed salt and no date: the same figure gives the same bytes.
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
+        fig.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    plt.close(fig)
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    width, height = (round(float(size) * 96 / 72) for size in fig.get_size_inches() * 72)
+    parts = [
+        f'<figure class="companion-figure" id="fig-{name}" data-companion="still">',
+        _image(svg, alt, width, height, "companion-image only-light"),
+        _image(_dark(svg), alt, width, height, "companion-image only-dark"),
+        f"<figcaption>{inline_markdown(caption)}</figcaption>",
+        _behind(table, name, caption, formats, intervals),
+        "</figure>",
+    ]
+    return Bundle({"text/html": "".join(parts), "text/plain": f"[Figure: {alt}]"})
+
+
+def show_still(
+    fig: Figure,
+    *,
+    name: str,
+    caption: str,
+    alt: str,
+    table: pd.DataFrame | None = None,
+    formats: Mapping[str, Format] | None = None,
+    intervals: Mapping[str, tuple[str, str]] | None = None,
+) -> None:
+    """Display a matplotlib or seaborn figure, drawn under :func:`still_style`, for light and dark pages.
+
+    Parameters
+    ----------
+    fig : matplotlib.figure.Figure
+        Drawn with ``with still_style():`` so that its ink can be turned for the dark page. It is closed.
+    name, caption, alt : str
+        As in :func:`show`.
+    table : pandas.DataFrame, optional
+        The table behind the figure.
+    formats, intervals : mapping, optional
+        As in :func:`show_table`.
+
+    Raises
+    ------
+    InputError
+        If the name is unfit, or alt text or caption is empty.
+    """
+    _display(still(fig, name=name, caption=caption, alt=alt, table=table, formats=formats, intervals=intervals))
+
+
+def table(
+    data: pd.DataFrame,
+    *,
+    name: str,
+    caption: str,
+    formats: Mapping[str, Format] | None = None,
+    intervals: Mapping[str, tuple[str, str]] | None = None,
+    labels: Mapping[str, str] | None = None,
+    row_header: str | None = None,
+    max_rows: int | None = None,
+) -> Bundle:
+    """Build a table without displaying it; see :func:`show_table` for the parameters."""
+    _need(caption, f"table {name}: caption")
+    body = table_html(
+        data,
+        name=name,
+        caption=caption,
+        formats=formats,
+        intervals=intervals,
+        labels=labels,
+        row_header=row_header,
+        max_rows=max_rows,
+    )
+    page = f'<div class="companion-block">{body}{csv_link(data, name)}</div>'
+    return Bundle({"text/html": page, "text/plain": data.to_string(index=False, max_rows=max_rows or 60)})
+
+
+def show_table(
+    data: pd.DataFrame,
+    *,
+    name: str,
+    caption: str,
+    formats: Mapping[str, Format] | None = None,
+    intervals: Mapping[str, tuple[str, str]] | None = None,
+    labels: Mapping[str, str] | None = None,
+    row_header: str | None = None,
+    max_rows: int | None = None,
+) -> None:
+    """Display a table with caption, headings and a CSV download.
+
+    Parameters
+    ----------
+    data : pandas.DataFrame
+        What to show, raw numbers; the CSV file holds all of it unrounded. NaN shows as an en dash, ``<NA>`` in a
+        boolean column as ``?``, other booleans as yes and no, floats with three decimals.
+    name : str
+        Lower-case name, unique on its page; the table's anchor is ``#table-<name>``.
+    caption : str
+        One line of Markdown.
+    formats : mapping of column to str or function, optional
+        Format specification (``"+.3f"``, ``".1%"``, ``",d"``) or function of the value.
+    intervals : mapping of column to (low, high), optional
+        Columns to fold into ``0.533 [0.510, 0.553]``; the two end columns are not shown by themselves.
+    labels : mapping of column to str, optional
+        Headings; by default the column's name with underscores as spaces.
+    row_header : str, optional
+        Column that heads the rows; the first by default.
+    max_rows : int, optional
+        Show only the first rows and say how many more the CSV file holds.
+
+    Raises
+    ------
+    InputError
+        If a named column does not exist, the name is unfit, or the caption is empty.
+    """
+    _display(
+        table(
+            data,
+            name=name,
+            caption=caption,
+            formats=formats,
+            intervals=intervals,
+            labels=labels,
+            row_header=row_header,
+            max_rows=max_rows,
+        )
+    )
+
+
+def parameters_table(namespace: Mapping[str, Any] | None = None, source: str | None = None) -> None:
+    """Display this page's parameters: value in force, default, and what was changed.
+
+    Parameters
+    ----------
+    namespace : mapping, optional
+        Variables in force; by default those of the running notebook.
+    source : str, optional
+        Source of the `parameters` cell; by default the first executed cell that only assigns literals.
+
+    Raises
+    ------
+    InputError
+        If no `parameters` cell is found.
+    """
+    if namespace is None or source is None:
+        from IPython.core.getipython import get_ipython
+
+        shell = get_ipython()
+        known: Mapping[str, Any] = {} if shell is None else shell.user_ns
+        namespace = known if namespace is None else namespace
+        cells = [str(cell) for cell in known.get("In", [])]
+    parameters = find_parameters(cells) if source is None else read_parameters(source)
+    if not parameters:
+        raise InputError("parameters_table: no executed cell assigns literals only; pass source=")
+    frame = parameters_frame(parameters, namespace)
+    changed = int(frame["changed"].sum())
+    said = "all at their defaults" if not changed else f"{changed} changed from the default"
+    body = table_html(frame.drop(columns="changed"), name="parameters", caption=f"Parameters of this page: {said}.")
+    for name in frame.loc[frame["changed"], "parameter"]:
+        # The stub cell heads the row; the mark is text, so that it does not depend on colour.
+        head = re.compile(rf'(<th scope="row"[^>]*)(class="[^"]*")(>){re.escape(html.escape(name))}</th>')
+        body = head.sub(
+            rf'\1class="gt_row gt_left gt_stub companion-changed"\3{name} <strong>changed</strong></th>', body
+        )
+    page = f'<div class="companion-block companion-parameters">{body}</div>'
+    _display(Bundle({"text/html": page, "text/plain": frame.to_string(index=False)}))
+
+
+def say(
+    name: str,
+    estimate: Any,
+    low: Any = None,
+    high: Any = None,
+    *,
+    fmt: str = ".3f",
+    headline: bool = False,
+    display: bool = False,
+) -> str:
+    """Make a number available to the prose as ``{glue:text}`name``` and, if wanted, to the run record.
+
+    Parameters
+    ----------
+    name : str
+        Name for the prose, unique on its page.
+    estimate : float, int or str
+        The value; text is passed through.
+    low, high : float, optional
+        Ends of its interval.
+    fmt : str
+        Format specification of all three.
+    headline : bool
+        Also list it in the run record under ``headline``, unrounded.
+    display : bool
+        Show the number where the cell stands.
+
+    Returns
+    -------
+    str
+        The text that the prose will show.
+    """
+    text = estimate if isinstance(estimate, str) else interval(estimate, low, high, fmt)
+    prefix = "" if display else "application/papermill.record/"
+    data: dict[str, Any] = {f"{prefix}text/plain": text, f"{prefix}text/html": html.escape(text)}
+    if headline:
+        # Under the same prefix, so that no viewer tries to show it.
+        data[f"{prefix}{HEADLINE_MIME}"] = {
+            "name": name,
+            **{key: _plain(value) for key, value in (("estimate", estimate), ("low", low), ("high", high))},
+        }
+    _display(Bundle(data, {"scrapbook": {"name": name, "mime_prefix": prefix}}))
+    return text
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    return None if value is None or (not isinstance(value, str) and pd.isna(value)) else value
+
+
+def _display(made: Bundle) -> None:
+    from IPython.display import display
+
+    display(made.data, raw=True, metadata=made.metadata)
+
+
+def _need(text: str, what: str) -> None:
+    if not text.strip():
+        raise InputError(f"{what} is empty")
+
+
+def _spec(chart: Any, alt: str) -> dict[str, Any]:
+    import altair as alt_module
+
+    # No row limit: figures embed what they need, and the page's weight has a test of its own.
+    with alt_module.data_transformers.enable("default", max_rows=None):
+        spec: dict[str, Any] = chart.to_dict()
+    spec["description"] = alt
+    spec.pop("$schema", None)
+    config = spec.get("config", {})
+    if config.get("view") == {"continuousWidth": 300, "continuousHeight": 300}:  # Altair's own default
+        del config["view"]
+    if not config:
+        spec.pop("config", None)
+    single = not ({"hconcat", "vconcat", "concat", "facet", "repeat"} & spec.keys()) and not _has_facet(spec)
+    if single and "width" not in spec:
+        spec["width"] = "container"
+        spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return spec
+
+
+def _has_facet(spec: Mapping[str, Any]) -> bool:
+    return bool({"row", "column", "facet"} & spec.get("encoding", {}).keys())
+
+
+def _merged(spec: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specification with the theme below the chart's own configuration."""
+    result = copy.deepcopy(dict(spec))
+    own = result.get("config", {})
+    result["config"] = {**config, **own}
+    for key, value in own.items():
+        if isinstance(value, dict) and isinstance(config.get(key), dict):
+            result["config"][key] = {**config[key], **value}
+    return result
+
+
+def _still(spec: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Draw the still image for the light page; return SVG, width and height in pixels."""
+    import vl_convert
+
+    fixed = _merged(spec, theme.literal(theme.vega_config()))
+    if fixed.get("width") == "container":
+        fixed["width"] = WIDTH
+    svg: str = vl_convert.vegalite_to_svg(json.dumps(fixed), allowed_base_urls=[])
+    if theme.HATCH in svg:
+        svg = re.sub(r"(<svg[^>]*>)", lambda match: match[1] + theme.HATCH_DEFS, svg, count=1)
+    head = svg[: svg.index(">")]
+    width, height = (float(re.search(rf'\b{side}="([\d.]+)"', head)[1]) for side in ("width", "height"))  # type: ignore[index]
+    return svg, round(width), round(height)
+
+
+def _image(svg: str, alt: str, width: int, height: int, classes: str) -> str:
+    source = "data:image/svg+xml," + quote(svg, safe=" =:/,;!$()*@~?[]{}|^")
+    source = source.replace("'", "%27")
+    return (
+        f'<img class="{classes}" width="{width}" height="{height}" '
+        f'alt="{html.escape(alt, quote=True)}" src="{source}">'
+    )
+
+
+def _dark(svg: str) -> str:
+    for name, colour in theme.INK["light"].items():
+        if name != "--companion-paper":
+            svg = svg.replace(colour, theme.INK["dark"][name])
+    return svg
+
+
+def _for_lab(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a specification with theme and literal colours, for viewers outside the book."""
+    import altair as alt_module
+
+    result = theme.flat(_merged(spec, theme.literal(theme.vega_config())))
+    result["config"]["background"] = theme.INK["light"]["--companion-paper"]
+    return {"$schema": alt_module.SCHEMA_URL, **result}
+
+
+def _script_json(spec: Mapping[str, Any]) -> str:
+    # A "<" inside a string could close the script element; its escape means the same in JSON.
+    return json.dumps(spec, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _own_data(chart: Any) -> pd.DataFrame | None:
+    data = getattr(chart, "data", None)
+    return data if isinstance(data, pd.DataFrame) else None
+
+
+def _behind(
+    table: pd.DataFrame | None,
+    name: str,
+    caption: str,
+    formats: Mapping[str, Format] | None,
+    intervals: Mapping[str, tuple[str, str]] | None,
+) -> str:
+    if table is None or table.empty:
+        return ""
+    body = table_html(
+        table,
+        name=f"{name}-data",
+        caption=f"Data of the figure: {caption}",
+        formats=formats,
+        intervals=intervals,
+        max_rows=_TABLE_ROWS,
+    )
+    return (
+        '<details class="companion-behind"><summary>Table behind this figure</summary>'
+        f"{body}{csv_link(table, name)}</details>"
+    )
+
+
+@lru_cache(maxsize=1)
+def bundle() -> str:
+    """Return the one script that draws every chart: Vega-Embed, Vega-Lite, Vega and figures.js in a single file.
+
+    Returns
+    -------
+    str
+        JavaScript for a plain ``<script>`` element; it loads nothing and leaves no global behind but
+        ``companionFigures``.
+    """
+    import vl_convert
+
+    assets = resources.files("companion.figures") / "assets"
+    script = (assets / "figures.js").read_text(encoding="utf-8")
+    script = script.replace("/*CONFIG*/ {}", json.dumps(theme.vega_config()))
+    return "(function(){" + vl_convert.javascript_bundle(script) + "})();\n"
+
+
+def style_sheet() -> str:
+    """Return the style sheet of figures and tables, with the ink of both modes filled in."""
+    text = (resources.files("companion.figures") / "assets" / "figures.css").read_text(encoding="utf-8")
+    for mode, ink in theme.INK.items():
+        text = text.replace(f"/*INK {mode}*/", "".join(f"{name}:{colour};" for name, colour in ink.items()))
+    return text
+
+
+__all__ = [
+    "HEADLINE_MIME",
+    "WIDTH",
+    "Bundle",
+    "bundle",
+    "figure",
+    "number",
+    "parameters_table",
+    "say",
+    "show",
+    "show_still",
+    "show_table",
+    "still",
+    "style_sheet",
+    "table",
+]

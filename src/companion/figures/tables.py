@@ -1,0 +1,192 @@
+"""Tables for reading: accessible HTML made by great-tables, numbers with intervals, and a CSV to take away."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from companion.errors import InputError
+from companion.figures.text import UNDEFINED, UNRESOLVED_MARK, interval, is_missing, number
+
+Format = str | Callable[[Any], str]
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+
+
+def check_name(name: str) -> str:
+    """Return a figure's or table's name, or refuse one that cannot be an HTML id and a file name.
+
+    Raises
+    ------
+    InputError
+        If the name is not lower-case letters, digits and hyphens, starting with a letter.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(f"figure name {name!r}: expected lower-case letters, digits and hyphens")
+    return name
+
+
+def inline_markdown(text: str) -> str:
+    """Render one line of Markdown (emphasis, code, links) as HTML; raw HTML in it is shown, not run."""
+    from markdown_it import MarkdownIt
+
+    rendered: str = MarkdownIt("js-default").renderInline(text)
+    return rendered
+
+
+def csv_link(table: pd.DataFrame, name: str, label: str = "Download CSV") -> str:
+    """Return a link that downloads a table as CSV without a server; unresolved is an empty field.
+
+    Cells that a spreadsheet would run as a formula are written with a leading apostrophe.
+    """
+    safe = table.copy()
+    for column in safe.columns:
+        if not pd.api.types.is_numeric_dtype(safe[column]):
+            safe[column] = safe[column].map(_no_formula)
+    data = base64.b64encode(safe.to_csv(index=False).encode()).decode()
+    return (
+        f'<a class="companion-csv" download="{html.escape(name)}.csv" '
+        f'href="data:text/csv;charset=utf-8;base64,{data}">{html.escape(label)}</a>'
+    )
+
+
+def _no_formula(value: Any) -> Any:
+    if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
+        return "'" + value
+    return value
+
+
+def _cell(value: Any, fmt: Format | None, unresolved: bool) -> str:
+    if is_missing(value):
+        return UNRESOLVED_MARK if unresolved else UNDEFINED
+    if callable(fmt):
+        return fmt(value)
+    if isinstance(value, bool) or type(value).__name__ == "bool":
+        return "yes" if value else "no"
+    if fmt is not None:
+        return number(value, fmt)
+    if isinstance(value, float):
+        return number(value, ".3f")
+    if isinstance(value, int) or (hasattr(value, "dtype") and value.dtype.kind in "iu"):
+        return number(value, ",d")
+    return str(value)
+
+
+def _is_number(column: pd.Series) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column))
+
+
+def _text_table(
+    table: pd.DataFrame, formats: Mapping[str, Format], intervals: Mapping[str, tuple[str, str]]
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table as text and the names of its right-aligned columns."""
+    ends = {end for pair in intervals.values() for end in pair}
+    missing = [name for name in (*formats, *intervals, *ends) if name not in table.columns]
+    if missing:
+        raise InputError(f"table has no column {missing[0]!r}: expected one of {list(table.columns)}")
+    text: dict[str, list[str]] = {}
+    right: list[str] = []
+    for name in table.columns:
+        if name in ends:
+            continue
+        column = table[name]
+        if name in intervals:
+            low, high = (table[end] for end in intervals[name])
+            fmt = formats.get(name, ".3f")
+            if not isinstance(fmt, str):
+                raise InputError(f"column {name!r}: an interval needs a format specification, not a function")
+            text[name] = [interval(*cells, fmt) for cells in zip(column, low, high, strict=True)]
+        else:
+            unresolved = pd.api.types.is_bool_dtype(column)
+            text[name] = [_cell(value, formats.get(name), unresolved) for value in column]
+        if _is_number(column):
+            right.append(str(name))
+    return pd.DataFrame(text, dtype=object), right
+
+
+def table_html(
+    table: pd.DataFrame,
+    *,
+    name: str,
+    caption: str = "",
+    formats: Mapping[str, Format] | None = None,
+    intervals: Mapping[str, tuple[str, str]] | None = None,
+    labels: Mapping[str, str] | None = None,
+    row_header: str | None = None,
+    max_rows: int | None = None,
+) -> str:
+    """Return an accessible HTML table: caption, header cells with scope, its own scrolling region.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        What to show; the index is not shown. NaN shows as an en dash (undefined), ``<NA>`` in a boolean column
+        as ``?`` (unresolved).
+    name : str
+        Lower-case name; element ids derive from it.
+    caption : str
+        One line of Markdown.
+    formats : mapping of column to format specification or function, optional
+        How to write a column: ``".3f"``, ``"+.3f"``, ``".1%"``, ``",d"``, or a function of the value.
+    intervals : mapping of column to (low, high), optional
+        Columns to fold into one cell as ``0.533 [0.510, 0.553]``.
+    labels : mapping of column to heading, optional
+        Headings; by default the column's name with underscores as spaces.
+    row_header : str, optional
+        Column whose cells head their rows; the first column by default.
+    max_rows : int, optional
+        Show only so many rows, and say so under the table.
+
+    Returns
+    -------
+    str
+        An HTML fragment without style sheet or script.
+
+    Raises
+    ------
+    InputError
+        If a column named in ``formats``, ``intervals`` or ``row_header`` does not exist, or the name is unfit.
+    """
+    check_name(name)
+    shown = table if max_rows is None else table.head(max_rows)
+    text, right = _text_table(shown, formats or {}, intervals or {})
+    heads = {column: (labels or {}).get(column, str(column).replace("_", " ")) for column in text.columns}
+    first = row_header if row_header is not None else text.columns[0]
+    if first not in text.columns:
+        raise InputError(f"table has no column {first!r}: expected one of {list(text.columns)}")
+    body = _great_table(text, heads, right, first, name)
+    hidden = len(table) - len(shown)
+    note = f'<p class="companion-more">{hidden:,} more rows are in the CSV file.</p>' if hidden else ""
+    region = html.escape(re.sub(r"[*_`]", "", caption) or "Table", quote=True)
+    heading = f"<caption>{inline_markdown(caption)}</caption>" if caption else ""
+    body = re.sub(r"(<table[^>]*>)", lambda match: match[1] + heading, body, count=1)
+    return f'<div class="companion-scroll" role="region" tabindex="0" aria-label="{region}">{body}</div>{note}'
+
+
+def _great_table(text: pd.DataFrame, heads: Mapping[str, str], right: list[str], first: str, name: str) -> str:
+    import great_tables as gt
+
+    # Internal column names, because great-tables builds ids and `headers` attributes from them.
+    inner = {column: f"c{position}" for position, column in enumerate(text.columns)}
+    made = gt.GT(text.rename(columns=inner), rowname_col=inner[first], id=f"table-{name}")
+    made = made.cols_label({inner[column]: str(head) for column, head in heads.items() if column != first})
+    made = made.tab_stubhead(heads[first])
+    made = made.cols_align("left").cols_align("right", columns=[inner[c] for c in right if c != first])
+    raw = made.as_raw_html()
+    # The page's own style sheet covers every table; great-tables would repeat eight kilobytes for each.
+    raw = re.sub(r"<style>.*?</style>", "", raw, flags=re.DOTALL)
+    found = re.search(r"<table.*</table>", raw, flags=re.DOTALL)
+    if found is None:  # pragma: no cover - great-tables always writes a table
+        raise RuntimeError("great-tables wrote no table")
+    body = re.sub(r' data-quarto-[a-z-]+="[a-z]+"', "", found[0])
+    # The heading of the row headers gets an id from its text, which may hold spaces.
+    body = re.sub(rf'(scope="col" id="table-{name}-)[^"]*(")', rf"\1c{list(inner).index(first)}\2", body, count=1)
+    body = re.sub(r'<table class="gt_table"', f'<table class="companion-table" id="table-{name}"', body)
+    body = body.replace(f">{UNDEFINED}</td>", f'><abbr title="undefined">{UNDEFINED}</abbr></td>')
+    body = body.replace(f">{UNRESOLVED_MARK}</td>", f'><abbr title="unresolved">{UNRESOLVED_MARK}</abbr></td>')
+    return re.sub(r"\n\s*", "\n", body)
