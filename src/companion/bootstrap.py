@@ -1,0 +1,600 @@
+"""Percentile bootstrap over clusters within strata: every statistic and contrast from the same resamples.
+
+Protocol section 3. A *unit* is one row (a query, a case, a reader's paired unit). Units that share a *cluster*
+(a namespace group, a scenario) move together; clusters are resampled with replacement within their *stratum*;
+a *source* mean is a ratio of sums over the resampled clusters, and sources then weigh the same ("macro").
+
+Resampling G clusters with replacement is the same as giving each cluster a multinomial count, so a replicate
+is a row of integer weights and all replicates of all statistics are one matrix product: ``weights @ sums``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from companion.errors import InputError
+
+__all__ = [
+    "DEFAULT_CONFIDENCE",
+    "DEFAULT_REPLICATES",
+    "MACRO",
+    "BootstrapResult",
+    "Resamples",
+    "ratio_means",
+    "require_single",
+]
+
+DEFAULT_REPLICATES = 10_000
+DEFAULT_CONFIDENCE = 0.95
+MACRO = "macro"
+"""Label of the row that weighs every source the same."""
+
+Method = Literal["percentile", "t"]
+_CHUNK_CELLS = 2_000_000  # weights held at once; 2 million float64 are 16 MB
+_ONE_SOURCE = "all"
+
+
+def require_single(values: Iterable[Any], what: str) -> Any:
+    """Return the one value that all entries share, and refuse to average over several.
+
+    Parameters
+    ----------
+    values : iterable
+        Labels of the rows about to be averaged, e.g. their population or their reader.
+    what : str
+        Singular noun for the message, e.g. ``"population"``.
+
+    Returns
+    -------
+    Any
+        The shared value.
+
+    Raises
+    ------
+    InputError
+        If a value is missing, if there is none, or if there are two or more (Protocol section 3: populations
+        and readers are never pooled).
+    """
+    series = pd.Series(list(values), dtype=object)
+    if series.isna().any():
+        raise InputError(f"{what}: row {int(series.isna().argmax())} states none; expected one {what} for all rows")
+    found = list(pd.unique(series))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise InputError(f"{what}: no rows; expected rows of exactly one {what}")
+    shown = ", ".join(repr(value) for value in found[:5]) + (", ..." if len(found) > 5 else "")
+    raise InputError(f"{what}: found {len(found)} ({shown}); expected exactly one, because they are never pooled")
+
+
+@dataclass(frozen=True)
+class Resamples:
+    """Cluster weights of every replicate, generated on demand and always the same for the same settings.
+
+    Parameters
+    ----------
+    seed : int
+        Non-negative seed.
+    replicates : int
+        Number of replicates, at least 1.
+    confidence : float
+        Confidence level strictly between 0 and 1 that intervals made from these resamples use by default.
+    sizes : tuple of int
+        Number of clusters in each stratum, in the order of the weight columns.
+    names : tuple of str
+        Name of each stratum; by default its position.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Notes
+    -----
+    Each stratum draws from its own stream, keyed by the checksum of its name and the seed. So the weights of a
+    stratum depend neither on the size of the chunks, nor on how many statistics are computed, nor on which other
+    strata and sources there are: the row of a source stays the same when another source joins.
+    """
+
+    seed: int
+    replicates: int = DEFAULT_REPLICATES
+    confidence: float = DEFAULT_CONFIDENCE
+    sizes: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_settings(self.seed, self.replicates, self.confidence)
+        if not self.sizes or min(self.sizes) < 1:
+            raise InputError(f"bootstrap: cluster counts per stratum are {self.sizes}; expected at least 1 in each")
+        if not self.names:
+            object.__setattr__(self, "names", tuple(str(position) for position in range(len(self.sizes))))
+        if len(self.names) != len(self.sizes) or len(set(self.names)) != len(self.names):
+            raise InputError(
+                f"bootstrap: stratum names are {self.names}; expected {len(self.sizes)} different names"
+            )
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters over all strata: the number of weight columns."""
+        return int(sum(self.sizes))
+
+    def chunks(self, rows: int | None = None) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield ``(first replicate, weights)`` in order.
+
+        Parameters
+        ----------
+        rows : int, optional
+            Replicates per chunk; by default what keeps a chunk near 16 MB.
+
+        Yields
+        ------
+        tuple of (int, ndarray of int64, shape (rows, n_clusters))
+            How often each cluster is drawn; within a stratum of n clusters every row sums to n.
+        """
+        rows = max(1, _CHUNK_CELLS // self.n_clusters) if rows is None else rows
+        generators = [np.random.default_rng([zlib.crc32(name.encode()), self.seed]) for name in self.names]
+        for start in range(0, self.replicates, rows):
+            count = min(rows, self.replicates - start)
+            parts = [_draw(rng, size, count) for rng, size in zip(generators, self.sizes, strict=True)]
+            yield start, np.hstack(parts)
+
+    def weights(self) -> NDArray[np.int64]:
+        """Return all weights at once: int64, shape (replicates, n_clusters)."""
+        return np.vstack([part for _, part in self.chunks()])
+
+
+def _draw(rng: np.random.Generator, size: int, count: int) -> NDArray[np.int64]:
+    """Count how often each of ``size`` clusters is drawn in ``size`` draws, ``count`` times over."""
+    picked = rng.integers(0, size, size=(count, size))
+    picked += np.arange(count)[:, None] * size
+    return np.bincount(picked.ravel(), minlength=count * size).reshape(count, size)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Units reduced to clusters: all that a replicate needs.
+
+    ``sums`` and ``counts`` (of defined values) have shape (clusters, statistics), ``units`` (statistics, then
+    contrasts) has shape (clusters, labels). Clusters are sorted by source, stratum, cluster; ``sources`` maps a
+    source to its slice of them. ``pattern`` holds the distinct columns of ``counts``.
+    """
+
+    names: tuple[str, ...]
+    contrasts: dict[str, dict[str, float]]
+    sums: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    units: NDArray[np.float64]
+    strata: NDArray[np.int64]
+    sources: dict[str, slice]
+    pattern: NDArray[np.float64]
+    pattern_of: NDArray[np.intp]
+
+    @property
+    def labels(self) -> list[str]:
+        return [*self.names, *self.contrasts]
+
+    def means(self, weights: NDArray[Any]) -> NDArray[np.float64]:
+        """Source means, macro means and their contrasts; shape (sources + 1, labels, rows of weights)."""
+        out = np.empty((len(self.sources) + 1, len(self.labels), len(weights)))
+        dense = np.asarray(weights, dtype=np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for row, part in enumerate(self.sources.values()):
+                total = (dense[:, part] @ self.sums[part]).T
+                number = (dense[:, part] @ self.pattern[part]).T[self.pattern_of]
+                out[row, : len(self.names)] = total / number  # 0 / 0 is NaN: undefined, never 0
+        out[-1, : len(self.names)] = out[:-1, : len(self.names)].mean(axis=0)
+        self._contrast(out)
+        return out
+
+    def influences(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Linearised cluster contributions; shape (sources + 1, labels, clusters), 0 outside a source."""
+        out = np.zeros((len(self.sources) + 1, len(self.labels), len(self.sums)))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for row, part in enumerate(self.sources.values()):
+                mean = estimates[row, : len(self.names)]
+                residual = self.sums[part] - self.counts[part] * mean
+                out[row, : len(self.names), part] = (residual / self.counts[part].sum(axis=0)).T
+        out[-1, : len(self.names)] = out[:-1, : len(self.names)].mean(axis=0)
+        self._contrast(out)
+        return out
+
+    def _contrast(self, out: NDArray[np.float64]) -> None:
+        # Term by term rather than a matrix product: 0 * NaN would spread a statistic the contrast does not use.
+        at = {name: i for i, name in enumerate(self.names)}
+        for row, terms in enumerate(self.contrasts.values(), start=len(self.names)):
+            out[:, row] = sum(coefficient * out[:, at[name]] for name, coefficient in terms.items())
+
+
+@dataclass(frozen=True, eq=False)
+class BootstrapResult:
+    """Estimates with intervals, and the means to get any replicate back.
+
+    Attributes
+    ----------
+    table : DataFrame
+        One row per statistic or contrast and source, then one with source "macro": ``statistic``, ``source``
+        (str), ``estimate``, ``low``, ``high`` (float64, NaN = undefined), ``undefined_replicates`` (int64: how
+        many replicates had no defined value and so do not inform the interval), ``n_units`` (units with a defined
+        value; for a contrast, with any of its parts defined), ``n_clusters`` (clusters holding such units).
+    settings : dict
+        seed, replicates, confidence, method, n_units, n_unevaluable, n_clusters, n_strata, n_sources.
+    resamples : Resamples
+        The weights behind the replicates.
+    """
+
+    table: pd.DataFrame
+    settings: dict[str, Any]
+    resamples: Resamples
+    _sums: _Sums = field(repr=False)
+    _kept: NDArray[np.float64] | None = field(default=None, repr=False)
+
+    def replicates(self, statistic: str, source: str = MACRO) -> NDArray[np.float64]:
+        """Return the replicates of one statistic or contrast.
+
+        Parameters
+        ----------
+        statistic : str
+            A statistic or contrast name.
+        source : str
+            A source, or "macro".
+
+        Returns
+        -------
+        ndarray of float64, shape (replicates,)
+            In replicate order, NaN where undefined. Without ``keep_replicates`` they are computed again from
+            the same weights (equal up to rounding in the last digit).
+
+        Raises
+        ------
+        InputError
+            If the name or the source is unknown.
+        """
+        rows = [*self._sums.sources, MACRO]
+        label = _position(self._sums.labels, statistic, "statistic")
+        if source not in rows and (self.table["source"] == source).any():
+            return np.full(self.resamples.replicates, np.nan)  # a source without a single evaluable unit
+        row = _position(rows, source, "source")
+        kept = _replicate(self._sums, self.resamples) if self._kept is None else self._kept
+        return kept[row, label].copy()
+
+    def replicate_quantiles(self, statistic: str, probs: ArrayLike, source: str = MACRO) -> NDArray[np.float64]:
+        """Return quantiles of the defined replicates, e.g. for a slider over confidence levels.
+
+        Parameters
+        ----------
+        statistic, source : str
+            As for `replicates`.
+        probs : array-like of float
+            Probabilities in [0, 1].
+
+        Returns
+        -------
+        ndarray of float64
+            Same shape as ``probs``; NaN if no replicate is defined.
+
+        Raises
+        ------
+        InputError
+            If a probability lies outside [0, 1], or a name is unknown.
+        """
+        wanted = np.asarray(probs, dtype=np.float64)
+        if not ((wanted >= 0) & (wanted <= 1)).all():
+            raise InputError(f"quantiles: probabilities {wanted.tolist()}; expected numbers between 0 and 1")
+        values = self.replicates(statistic, source)
+        values = values[~np.isnan(values)]
+        return np.quantile(values, wanted) if values.size else np.full(wanted.shape, np.nan)
+
+    def row(self, statistic: str, source: str = MACRO) -> pd.Series:
+        """Return the row of ``table`` for one statistic and source; `InputError` if there is none."""
+        match = (self.table["statistic"] == statistic) & (self.table["source"] == source)
+        if not match.any():
+            raise InputError(f"bootstrap: no row for statistic {statistic!r} and source {source!r}")
+        return self.table.loc[match].iloc[0]
+
+
+def ratio_means(
+    values: pd.DataFrame | ArrayLike,
+    *,
+    clusters: ArrayLike | pd.Series,
+    strata: ArrayLike | pd.Series | None = None,
+    sources: ArrayLike | pd.Series | None = None,
+    contrasts: Mapping[str, Mapping[str, float]] | None = None,
+    replicates: int = DEFAULT_REPLICATES,
+    confidence: float = DEFAULT_CONFIDENCE,
+    seed: int = 0,
+    method: Method = "percentile",
+    keep_replicates: bool = False,
+    split_clusters: bool = False,
+) -> BootstrapResult:
+    """Estimate means with clustered, stratified intervals (Protocol section 3).
+
+    Parameters
+    ----------
+    values : DataFrame or array-like, shape (units, statistics)
+        One row per unit; NaN or ``<NA>`` is undefined and counts neither as a value nor as a unit. An array gets
+        the column names "0", "1", ... A unit with every statistic undefined is not evaluable: it is left out
+        before clusters are formed, and counted in ``settings["n_unevaluable"]``.
+    clusters : array-like, shape (units,)
+        What is resampled. A cluster is identified by source, stratum and this label together.
+    strata : array-like, shape (units,), optional
+        Within what clusters are resampled, inside each source. Default: one stratum per source.
+    sources : array-like, shape (units,), optional
+        Sources weigh the same in the "macro" row. Default: one source, "all".
+    contrasts : mapping of name to {statistic: coefficient}, optional
+        Linear combinations, from the same resamples. For two paired arms the difference of their means is the
+        mean of the paired differences when both are defined for the same units.
+    replicates, confidence, seed : int, float, int
+        Number of replicates (>= 1), level in (0, 1), non-negative seed.
+    method : {"percentile", "t"}
+        "percentile": quantiles (linear interpolation) of the defined replicates. "t": estimate plus or minus a
+        Student t quantile times the linearised standard error of a stratified cluster sample, with
+        clusters - strata degrees of freedom (undefined if that is 0). It corrects for few clusters, which the
+        percentile interval does not.
+    keep_replicates : bool
+        Hold the replicates in the result. Without it they are computed again when asked for.
+    split_clusters : bool
+        Accept a cluster label found in several strata of one source, as one cluster in each. Otherwise refused,
+        since its units would no longer move together.
+
+    Returns
+    -------
+    BootstrapResult
+        The table, the settings and access to replicates.
+
+    Raises
+    ------
+    InputError
+        On settings out of range, infinite or non-numeric values, missing labels, lengths that differ, repeated
+        statistic names, contrasts of unknown statistics, no units, or a cluster that spans strata.
+
+    Notes
+    -----
+    Within a replicate a source mean is the sum of the defined values over the resampled clusters divided by
+    their number. It is undefined when there are none. The macro mean is undefined whenever any source with
+    evaluable units is undefined: a mean over fewer sources is another quantity. Undefined replicates are
+    counted in the table, and the interval is taken over the defined ones.
+    """
+    _check_settings(seed, replicates, confidence)
+    if method not in ("percentile", "t"):
+        raise InputError(f"bootstrap: method is {method!r}; expected 'percentile' or 't'")
+    data = _as_values(values)
+    terms = _as_contrasts(contrasts, list(data.columns))
+    keys = _as_keys(len(data), clusters, strata, sources, split_clusters)
+    evaluable = data.notna().any(axis=1).to_numpy()
+    # With nothing evaluable keep the (empty) units, so that every row is there and undefined.
+    used = evaluable if evaluable.any() else ~evaluable
+    sums, sizes = _reduce(data[used], keys[used], terms)
+    settings = {
+        "seed": int(seed),
+        "replicates": int(replicates),
+        "confidence": float(confidence),
+        "method": method,
+        "n_units": int(evaluable.sum()),
+        "n_unevaluable": int((~evaluable).sum()),
+        "n_clusters": sum(sizes.values()),
+        "n_strata": len(sizes),
+        "n_sources": len(sums.sources),
+    }
+    resamples = Resamples(int(seed), int(replicates), float(confidence), tuple(sizes.values()), tuple(sizes))
+    drawn = _replicate(sums, resamples)
+    estimates = sums.means(np.ones((1, len(sums.sums))))[:, :, 0]
+    ends = _percentile(drawn, confidence) if method == "percentile" else _student(sums, estimates, confidence)
+    table = _tabulate(sums, estimates, ends, np.isnan(drawn).sum(axis=-1), keys["source"].unique(), replicates)
+    return BootstrapResult(table, settings, resamples, sums, drawn if keep_replicates else None)
+
+
+def _check_settings(seed: Any, replicates: Any, confidence: Any) -> None:
+    for name, value, least in (("seed", seed, 0), ("replicates", replicates, 1)):
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+        if not whole or value < least:
+            raise InputError(f"bootstrap: {name} is {value!r}; expected a whole number of at least {least}")
+    numeric = isinstance(confidence, (int, float, np.integer, np.floating))
+    if not numeric or not 0 < confidence < 1:
+        raise InputError(f"bootstrap: confidence is {confidence!r}; expected a number between 0 and 1, exclusive")
+
+
+def _as_values(values: pd.DataFrame | ArrayLike) -> pd.DataFrame:
+    """Return the statistics as float64 columns with unique string names."""
+    data = values if isinstance(values, pd.DataFrame) else pd.DataFrame(np.atleast_1d(np.asarray(values)))
+    data = data.set_axis([str(name) for name in data.columns], axis=1).reset_index(drop=True)
+    if not data.shape[0] or not data.shape[1]:
+        raise InputError(f"bootstrap: values have shape {data.shape}; expected at least one unit and one statistic")
+    repeated = data.columns[data.columns.duplicated()]
+    if len(repeated):
+        raise InputError(f"bootstrap: statistic {repeated[0]!r} appears twice; expected different names")
+    columns = {}
+    for name in data.columns:
+        try:
+            columns[name] = data[name].to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"bootstrap: statistic {name!r} has type {data[name].dtype}; expected numbers"
+            ) from None
+        if np.isinf(columns[name]).any():
+            row = int(np.isinf(columns[name]).argmax())
+            raise InputError(
+                f"bootstrap: statistic {name!r}, row {row}: infinite; expected a finite number or missing"
+            )
+    return pd.DataFrame(columns)
+
+
+def _as_contrasts(
+    contrasts: Mapping[str, Mapping[str, float]] | None, names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    terms: dict[str, dict[str, float]] = {}
+    for name, parts in (contrasts or {}).items():
+        if name in names:
+            raise InputError(f"bootstrap: contrast {name!r} has the name of a statistic; expected another name")
+        unknown = [part for part in parts if part not in names]
+        if unknown or not parts:
+            what = f"unknown statistic {unknown[0]!r}" if unknown else "no statistics"
+            raise InputError(f"bootstrap: contrast {name!r} has {what}; expected some of {', '.join(names)}")
+        terms[name] = {part: float(coefficient) for part, coefficient in parts.items()}
+        if not np.isfinite(list(terms[name].values())).all():
+            raise InputError(
+                f"bootstrap: contrast {name!r} has coefficients {terms[name]}; expected finite numbers"
+            )
+    return terms
+
+
+def _as_keys(
+    n: int,
+    clusters: ArrayLike | pd.Series,
+    strata: ArrayLike | pd.Series | None,
+    sources: ArrayLike | pd.Series | None,
+    split_clusters: bool,
+) -> pd.DataFrame:
+    """Return string labels source, stratum, cluster of every unit."""
+    keys = pd.DataFrame(
+        {
+            "source": _as_labels(n, sources, "source"),
+            "stratum": _as_labels(n, strata, "stratum"),
+            "cluster": _as_labels(n, clusters, "cluster"),
+        }
+    )
+    if (keys["source"] == MACRO).any():
+        raise InputError(
+            f"bootstrap: a source is named {MACRO!r}; expected another name, since that row is the mean"
+        )
+    if not split_clusters:
+        homes = keys.drop_duplicates().sort_values(["source", "cluster", "stratum"])
+        torn = homes[homes.duplicated(["source", "cluster"])]
+        if len(torn):
+            source, stratum, cluster = torn.iloc[0]
+            raise InputError(
+                f"bootstrap: cluster {cluster!r} of source {source!r} lies in stratum {stratum!r} and in another; "
+                "expected one stratum per cluster (or split_clusters=True)"
+            )
+    return keys
+
+
+def _as_labels(n: int, labels: ArrayLike | pd.Series | None, what: str) -> pd.Series:
+    if labels is None:
+        return pd.Series([_ONE_SOURCE] * n, dtype=object)
+    series = pd.Series(np.asarray(labels, dtype=object))
+    if len(series) != n:
+        raise InputError(f"bootstrap: {len(series)} {what} labels for {n} units; expected one for each")
+    if series.isna().any():
+        raise InputError(f"bootstrap: {what} of row {int(series.isna().argmax())} is missing; expected a label")
+    # Labels sort as text, so the order of clusters never depends on the order of rows.
+    return series.map(str)
+
+
+def _reduce(
+    data: pd.DataFrame, keys: pd.DataFrame, contrasts: dict[str, dict[str, float]]
+) -> tuple[_Sums, dict[str, int]]:
+    """Sum units within clusters; return the sums and the number of clusters of each named stratum."""
+    by = [keys["source"], keys["stratum"], keys["cluster"]]
+    defined = data.notna()
+    sums = data.fillna(0.0).groupby(by, sort=True).sum()
+    counts = defined.astype(np.float64).groupby(by, sort=True).sum()
+    units = _any_part(defined, contrasts).astype(np.float64).groupby(by, sort=True).sum()
+    index = sums.index.to_frame(index=False)
+    strata, names = (index["source"] + "\x1f" + index["stratum"]).factorize()
+    sizes = index.groupby("source", sort=True).size()
+    stops = sizes.cumsum()
+    sources = {
+        str(name): slice(int(stop - size), int(stop))
+        for (name, size), stop in zip(sizes.items(), stops, strict=True)
+    }
+    # Statistics defined for the same units share their denominators: compute each pattern once.
+    pattern, pattern_of = np.unique(counts.to_numpy(), axis=1, return_inverse=True)
+    reduced = _Sums(
+        names=tuple(data.columns),
+        contrasts=contrasts,
+        sums=sums.to_numpy(),
+        counts=counts.to_numpy(),
+        units=units.to_numpy(),
+        strata=strata.astype(np.int64),
+        sources=sources,
+        pattern=pattern,
+        pattern_of=pattern_of.ravel(),
+    )
+    return reduced, dict(zip(map(str, names), np.bincount(strata).tolist(), strict=True))
+
+
+def _any_part(defined: pd.DataFrame, contrasts: dict[str, dict[str, float]]) -> pd.DataFrame:
+    """Append, for each contrast, whether any of its parts is defined for the unit."""
+    extra = {name: defined[list(parts)].any(axis=1) for name, parts in contrasts.items()}
+    return pd.concat([defined, pd.DataFrame(extra, index=defined.index)], axis=1)
+
+
+def _replicate(sums: _Sums, resamples: Resamples) -> NDArray[np.float64]:
+    """Every replicate of every label; shape (sources + 1, labels, replicates)."""
+    out = np.empty((len(sums.sources) + 1, len(sums.labels), resamples.replicates))
+    for start, weights in resamples.chunks():
+        out[:, :, start : start + len(weights)] = sums.means(weights)
+    return out
+
+
+def _percentile(drawn: NDArray[np.float64], confidence: float) -> NDArray[np.float64]:
+    """Take the ends of the percentile interval over defined replicates; shape (2, sources + 1, labels)."""
+    tail = (1 - confidence) / 2
+    probs = (tail, 1 - tail)
+    ends = np.quantile(drawn, probs, axis=-1)  # NaN wherever a replicate is undefined: done again below
+    for row, label in np.argwhere(np.isnan(ends[0])):
+        values = drawn[row, label]
+        values = values[~np.isnan(values)]
+        if values.size:
+            ends[:, row, label] = np.quantile(values, probs)
+    return ends
+
+
+def _student(sums: _Sums, estimates: NDArray[np.float64], confidence: float) -> NDArray[np.float64]:
+    """Take the ends of the t interval of a stratified cluster sample; shape (2, sources + 1, labels)."""
+    from scipy import stats
+
+    parts = sums.influences(estimates)
+    sizes = np.bincount(sums.strata).astype(np.float64)
+    member = np.equal.outer(sums.strata, np.arange(len(sizes))).astype(np.float64)
+    centred = parts - ((parts @ member) / sizes) @ member.T
+    # A stratum with one cluster has no spread to estimate from: it adds neither variance nor degrees of freedom.
+    factor = np.divide(sizes, sizes - 1, out=np.zeros_like(sizes), where=sizes > 1)
+    error = np.sqrt((centred**2 * factor[sums.strata]).sum(axis=-1))
+    slices = [*sums.sources.values(), slice(None)]
+    freedom = np.array([len(sums.strata[s]) - len(np.unique(sums.strata[s])) for s in slices], dtype=np.float64)
+    reach = stats.t.ppf((1 + confidence) / 2, np.where(freedom > 0, freedom, np.nan))
+    return np.stack([estimates - reach[:, None] * error, estimates + reach[:, None] * error])
+
+
+def _tabulate(
+    sums: _Sums,
+    estimates: NDArray[np.float64],
+    ends: NDArray[np.float64],
+    undefined: NDArray[np.intp],
+    given_sources: Iterable[Hashable],
+    replicates: int,
+) -> pd.DataFrame:
+    """Lay the results out as one row per label and source, sources in sorted order and "macro" last."""
+    present = [*sums.sources, MACRO]
+    at = {name: row for row, name in enumerate(present)}
+    names = [*sorted(str(name) for name in given_sources), MACRO]
+    rows = []
+    for label, statistic in enumerate(sums.labels):
+        for source in names:
+            if source not in at:  # every unit of this source is unevaluable
+                rows.append((statistic, source, np.nan, np.nan, np.nan, replicates, 0, 0))
+                continue
+            row = at[source]
+            part = slice(None) if source == MACRO else sums.sources[source]
+            estimate, (low, high) = estimates[row, label], ends[:, row, label]
+            if np.isnan(estimate):
+                low = high = np.nan
+            units = sums.units[part, label]
+            counts = (int(undefined[row, label]), int(units.sum()), int((units > 0).sum()))
+            rows.append((statistic, source, estimate, low, high, *counts))
+    columns = ["statistic", "source", "estimate", "low", "high", "undefined_replicates", "n_units", "n_clusters"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _position(names: Sequence[str], name: str, what: str) -> int:
+    if name not in names:
+        raise InputError(f"bootstrap: {what} {name!r} is unknown; expected one of {', '.join(names)}")
+    return list(names).index(name)
