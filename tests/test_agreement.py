@@ -1,0 +1,160 @@
+"""Agreement: alpha against its definition, the rebuilt tables against the published figures."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from companion import agreement
+from companion.agreement import PairTable, alpha, alpha_interval, exact_agreement, rebuild_table
+from companion.errors import InputError
+
+PUBLISHED_TABLES = {"prohibited": (2, 24, 181), "scope": (30, 1, 176), "usable_evidence": (83, 6, 118)}
+
+
+def by_definition(rows: list[tuple[object, ...]]) -> Fraction | None:
+    """Alpha from the textbook: observed over expected disagreement of all ordered pairs of answers."""
+    units = [[v for v in row if v is not None] for row in rows]
+    units = [u for u in units if len(u) >= 2]
+    every = [v for u in units for v in u]
+    n = len(every)
+    if n == 0 or len(set(every)) == 1:
+        return None
+    observed = sum(Fraction(sum(a != b for a, b in itertools.permutations(u, 2)), len(u) - 1) for u in units)
+    expected = Fraction(sum(a != b for a, b in itertools.permutations(every, 2)), n - 1)
+    return 1 - observed / expected
+
+
+@given(
+    st.lists(
+        st.tuples(*[st.sampled_from([None, "a", "b", "c"])] * 3),
+        min_size=1,
+        max_size=12,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_alpha_is_the_textbook_alpha(rows: list[tuple[object, ...]]) -> None:
+    ratings = pd.DataFrame(rows, columns=["x", "y", "z"], dtype=object)
+    truth = by_definition(rows)
+    got = alpha(ratings)
+    assert np.isnan(got) if truth is None else got == pytest.approx(float(truth), abs=1e-12)
+
+
+def test_exact_agreement_counts_full_records_only() -> None:
+    ratings = pd.DataFrame({"x": [1, 1, None, 0], "y": [1, 0, 1, 0]})
+    assert exact_agreement(ratings) == pytest.approx(2 / 3)
+    assert np.isnan(exact_agreement(pd.DataFrame({"x": [None], "y": [1]})))
+
+
+@pytest.mark.parametrize("axis", sorted(PUBLISHED_TABLES))
+def test_rebuilt_tables_give_the_published_figures(axis: str) -> None:
+    row = agreement.published().loc[axis]
+    assert (row["both_yes"], row["split"], row["both_no"]) == PUBLISHED_TABLES[axis]
+    ratings = PairTable(*PUBLISHED_TABLES[axis]).ratings()
+    assert round(alpha(ratings), 6) == round(row["alpha"], 6)
+    assert exact_agreement(ratings) == pytest.approx(row["exact_agreement"], abs=1e-12)
+
+
+@pytest.mark.parametrize("axis", ["relevance", "lifecycle"])
+def test_axes_with_more_answers_have_no_two_answer_table(axis: str) -> None:
+    row = agreement.published().loc[axis]
+    assert pd.isna(row["split"])
+    nearest = min(abs(PairTable(y, s, 207 - s - y).alpha - row["alpha"]) for s in (22, 29) for y in range(178))
+    assert nearest > 1e-4
+
+
+@given(st.integers(2, 120), st.data())
+@settings(max_examples=60, deadline=None)
+def test_rebuilding_inverts_the_figures(n: int, data: st.DataObject) -> None:
+    yes = data.draw(st.integers(0, n))
+    split = data.draw(st.integers(0, n - yes))
+    table = PairTable(yes, split, n - yes - split)
+    if split == 0:  # full agreement: alpha is 1 (or undefined) whatever the prevalence, nothing can be rebuilt
+        return
+    back = rebuild_table(table.exact_agreement, table.alpha, n)
+    assert back is not None
+    assert {back.both_yes, back.both_no} == {yes, n - yes - split} and back.split == split
+
+
+def test_full_agreement_does_not_determine_the_table() -> None:
+    with pytest.raises(InputError, match="tables fit"):
+        rebuild_table(1.0, 1.0, 50)
+
+
+def test_interval_matches_a_plain_loop_over_resampled_records() -> None:
+    table = PairTable(2, 24, 181)
+    got = alpha_interval(table.ratings(), replicates=4000, seed=1)
+    rng = np.random.default_rng(99)  # another stream: agreement up to Monte Carlo error
+    rows = table.ratings()
+    loop = [alpha(rows.iloc[rng.integers(0, 207, 207)]) for _ in range(1500)]
+    low, high = np.quantile(loop, [0.025, 0.975])
+    assert got.low == pytest.approx(low, abs=0.02) and got.high == pytest.approx(high, abs=0.03)
+    assert got.low < 0 < got.alpha < got.high < 0.4
+    assert got.undefined == 0
+
+
+def test_interval_is_deterministic_and_indifferent_to_row_order() -> None:
+    ratings = PairTable(30, 1, 176).ratings()
+    one = alpha_interval(ratings, replicates=500, seed=3)
+    assert one == alpha_interval(ratings, replicates=500, seed=3)
+    assert one != alpha_interval(ratings, replicates=500, seed=4)
+    swapped = ratings[["annotator_2", "annotator_1"]]
+    assert alpha_interval(swapped, replicates=500, seed=3) == one
+
+
+def test_undefined_replicates_are_counted_not_hidden() -> None:
+    got = alpha_interval(PairTable(1, 0, 9).ratings(), replicates=2000, seed=0)
+    assert got.undefined == pytest.approx(2000 * 0.9**10, rel=0.15)
+    assert got.low == got.high == 1.0
+
+
+def test_one_answer_throughout_is_undefined() -> None:
+    got = alpha_interval(PairTable(0, 0, 9).ratings(), replicates=50)
+    assert np.isnan([got.alpha, got.low, got.high]).all() and got.undefined == 50
+
+
+def test_prevalence_grid_shows_the_fall() -> None:
+    grid = agreement.prevalence_grid(207, splits=np.array([24]))
+    assert len(grid) == 207 - 24 + 1 and (grid["agreement"] == 183 / 207).all()
+    at = grid.set_index("both_yes")["alpha"]
+    assert at[2] == pytest.approx(0.082901554, abs=1e-8)
+    assert at.idxmax() in (91, 92) and at.max() > 0.76  # the same 88.4% with balanced answers
+    # alpha is below zero when nobody ever agrees on the rare answer
+    assert at[0] < 0
+
+
+def test_specific_agreement_separates_the_two_answers() -> None:
+    table = agreement.published_tables()["prohibited"]
+    assert table.yes_agreement == pytest.approx(4 / 28) and table.no_agreement == pytest.approx(362 / 386)
+
+
+def test_recomputable_matches_the_published_rows() -> None:
+    got = agreement.recomputable(replicates=200).set_index(["subject", "metric"])
+    assert set(got.index.get_level_values(0)) == set(PUBLISHED_TABLES)
+    figures = pd.read_csv(agreement.data_dir() / "published" / "figures.csv")
+    figures = figures[figures["claim"] == "agreement"].set_index(["subject", "metric"])
+    assert np.allclose(got["value"], figures.loc[got.index, "estimate"], atol=1e-9)
+    alphas = got.xs("krippendorff_alpha", level="metric")
+    assert (alphas["low"] <= alphas["value"]).all() and (alphas["value"] <= alphas["high"]).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: alpha(pd.DataFrame({"x": [1]})),
+        lambda: PairTable(-1, 0, 3),
+        lambda: PairTable(0, 0, 0),
+        lambda: rebuild_table(1.2, 0.5, 10),
+        lambda: alpha_interval(pd.DataFrame({"x": [], "y": []})),
+        lambda: agreement.prevalence_grid(10, splits=np.array([11])),
+    ],
+)
+def test_bad_input_is_refused(call: object) -> None:
+    with pytest.raises(InputError):
+        call()  # type: ignore[operator]
