@@ -20,20 +20,35 @@ app = typer.Typer(
 )
 
 # Each module defines register(app). A new group of commands joins by adding its name here.
-_GROUPS = ("corpora", "rank", "score", "exposure", "reproduce", "runs")
+_GROUPS = ("corpora", "fetch", "rank", "score", "trace", "exposure", "expose", "reproduce", "runs")
 
 for _group in _GROUPS:
     importlib.import_module(f"companion.cli.{_group}").register(app)
 
 
+# Typer ships its own copy of click; its exceptions are reached through the one that Typer exports.
+_UsageProblem = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
 def main() -> None:
     """Run the command; bad input ends with one line on standard error and exit code 2."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
     except InputError as error:
-        print(f"companion: {error}", file=sys.stderr)
-        sys.exit(2)
+        _complain(str(error))
+    except _UsageProblem as error:
+        _complain(error.format_message())  # type: ignore[attr-defined]
+    except typer.Abort:
+        print("companion: stopped", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output (head, less) went away: that is not an error.
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        # The reader of our output (head, less) went away: that is not an error. Standard output must point
+        # somewhere, or the interpreter complains while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _complain(message: str) -> None:
+    if message:  # without a command Typer has printed the help, and there is nothing to add
+        print(f"companion: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

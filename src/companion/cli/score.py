@@ -1,0 +1,136 @@
+"""``companion score``: the protocol's section 2 on four tables, with the intervals of section 3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from companion.cli._common import JSON_OPTION, print_json, print_table, records
+
+_SHOWN = (
+    "arm",
+    "source",
+    "evaluable",
+    "evidence_recall",
+    "feasible_rate",
+    "loss",
+    "lower_bound",
+    "upper_bound",
+    "label_coverage",
+    "wrong_scope",
+    "policy_disallowed",
+    "lifecycle_incompatible",
+)
+
+_CONTRAST_COLUMNS = ("arm", "reference", "metric", "estimate", "low", "high")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command("score", help=_HELP)(score)
+
+
+_HELP = """Score ranked routes at matched evidence recall, with bounds for unresolved labels.
+
+Example: `companion score --memories memories.csv --queries queries.csv --labels labels.csv
+--rankings rankings.parquet --reference global_dense`
+"""
+
+
+def score(
+    memories: Annotated[Path, typer.Option(help="Table of memories (.parquet, .csv or .jsonl).")],
+    queries: Annotated[Path, typer.Option(help="Table of queries.")],
+    labels: Annotated[Path, typer.Option(help="Table of labels; an empty cell or ? is unresolved.")],
+    rankings: Annotated[Path, typer.Option(help="Table of rankings: arm, query_id, rank, memory_id.")],
+    work: Annotated[Path | None, typer.Option(help="Table of candidates scored per arm and query.")] = None,
+    target_recall: Annotated[str, typer.Option(help="Share of anchors a prefix must reach, such as .8 or 2/3.")] = "0.8",
+    top_k: Annotated[int | None, typer.Option(help="Cut routes to this depth first; default: as long as they are.")] = None,
+    infeasibility_cost: Annotated[float, typer.Option(help="Loss of a query whose route misses the target.")] = 1.0,
+    axes: Annotated[str, typer.Option(help="Axes that make up the status, comma-separated.")] = "scope,policy,lifecycle",
+    family: Annotated[str, typer.Option(help="admissibility, or non_usable (relevance included).")] = "admissibility",
+    replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
+    confidence: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    reference: Annotated[str | None, typer.Option(help="Arm that every other one is compared with.")] = None,
+    per_query: Annotated[Path | None, typer.Option(help="Also write one row per arm and query to this file.")] = None,
+    as_json: Annotated[bool, JSON_OPTION] = False,
+) -> None:
+    """Read, check and score the tables, then print estimates and contrasts."""
+    from companion import scoring, tables
+
+    given = {"memories": memories, "queries": queries, "labels": labels, "rankings": rankings, "work": work}
+    loaded = {name: tables.read_table(path, name) for name, path in given.items() if path is not None}
+    own = tables.Records(**loaded).check()
+    table = scoring.score_routes(
+        own,
+        axes=[axis.strip() for axis in axes.split(",") if axis.strip()],
+        family=family,
+        target_recall=target_recall,
+        top_k=top_k,
+        infeasibility_cost=infeasibility_cost,
+    )
+    summary = scoring.summarise(
+        table, reference=reference, replicates=replicates, confidence=confidence, seed=seed
+    )
+    if per_query is not None:
+        tables.write_table(table[list(_PER_QUERY)], per_query)
+    settings = {
+        **summary.settings,
+        "target_recall": target_recall,
+        "top_k": top_k,
+        "infeasibility_cost": infeasibility_cost,
+        "axes": axes,
+        "family": family,
+        "reference": reference,
+    }
+    _report(summary, settings, as_json)
+
+
+_PER_QUERY = (
+    "arm",
+    "query_id",
+    "anchors",
+    "evidence_recall",
+    "feasible",
+    "matched_prefix",
+    "lower_bound",
+    "upper_bound",
+    "known_rate",
+    "label_coverage",
+    "any_violation",
+    "violation_count",
+    "wrong_scope",
+    "policy_disallowed",
+    "lifecycle_incompatible",
+    "loss",
+)
+
+
+def _report(summary, settings: dict[str, object], as_json: bool) -> None:  # type: ignore[no-untyped-def]
+    macro = summary.contrasts[summary.contrasts["source"] == "macro"]
+    if as_json:
+        print_json(
+            {
+                "arms": records(summary.arms),
+                "contrasts": records(macro[list(_CONTRAST_COLUMNS)]),
+                "source_contrasts": records(summary.contrasts[summary.contrasts["source"] != "macro"]),
+                "intervals": records(summary.intervals),
+                "settings": settings,
+            }
+        )
+        return
+    print_table(summary.arms, "Routes at matched recall", _SHOWN)
+    if len(macro):
+        shown = macro[macro["metric"].isin(["evidence_recall", "feasible_rate", "loss", *_COMPONENTS])]
+        print_table(pd.DataFrame(shown), f"Minus {settings['reference']}", _CONTRAST_COLUMNS)
+    level = f"{100 * float(str(settings['confidence'])):g}%"
+    typer.echo(
+        f"{level} percentile intervals, {settings['replicates']} replicates over {settings['n_clusters']} groups, "
+        f"seed {settings['seed']}; recall is evaluable for {100 * float(str(settings['evaluable_share'])):.1f}% of queries."
+    )
+
+
+_COMPONENTS = ("infeasibility_component", "prefix_component")
