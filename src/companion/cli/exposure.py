@@ -1,0 +1,62 @@
+"""``companion exposure``: effects of exposure from paired outcomes, with every check on how firm they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from companion.cli._common import JSON_OPTION, print_json, print_table, records
+
+_HELP = """Estimate what a reader discloses because it was shown a candidate.
+
+OUTCOMES holds one row per reader and unit (.parquet, .csv or .jsonl). For each reader, never pooled: the effect in
+every cell and the selectivity gap with scenario-bootstrap intervals; the same intervals enumerated exactly;
+the range when one scenario is left out; the exact sign-flip test.
+
+Example: `companion exposure data/published/exposure_outcomes.csv --stratify none --json`
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command("exposure", help=_HELP)(exposure)
+
+
+def exposure(
+    outcomes: Annotated[Path, typer.Argument(help="Table of outcomes: reader, scenario, axis, pair, ...")],
+    stratify: Annotated[
+        str, typer.Option(help="Resample scenarios within their axis, or 'none': together.")
+    ] = "axis",
+    replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
+    confidence: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    as_json: Annotated[bool, JSON_OPTION] = False,
+) -> None:
+    """Print effects, exact intervals, leave-one-out ranges and sign-flip tests."""
+    from companion import exposure as study
+    from companion.tables import read_table
+
+    table = study.validate_outcomes(read_table(outcomes, "outcomes"), origin=str(outcomes))
+    effects = study.summarise(table, stratify, replicates, confidence, seed)  # type: ignore[arg-type]
+    parts = {
+        "effects": effects,
+        "exact": study.exact_intervals(table, stratify, confidence, replicates),  # type: ignore[arg-type]
+        "leave_one_out": study.leave_one_out(table),
+        "sign_flip": study.sign_flip(table),
+    }
+    settings = effects.attrs["settings"]
+    if as_json:
+        print_json({"settings": settings} | {name: records(part) for name, part in parts.items()})
+        return
+    within = "within their axis" if stratify == "axis" else "together"
+    print_table(
+        effects,
+        f"Exposed minus withheld: {settings['n_scenarios']} scenarios resampled {within}, "
+        f"{confidence:.0%} percentile intervals, {replicates:,} replicates, seed {seed}",
+    )
+    shown = ["reader", "metric", "low", "high", "at_or_below_low", "at_or_above_high", "agree_low", "agree_high"]
+    print_table(parts["exact"], "The same intervals enumerated, and the share of seeds that agree", shown)
+    print_table(parts["leave_one_out"], "Range of the estimate when one scenario is left out")
+    print_table(parts["sign_flip"], "Exact two-sided sign-flip test over all sign patterns of the scenarios")
