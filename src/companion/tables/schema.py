@@ -1,0 +1,561 @@
+"""The seven record tables: their columns, and the rules that a table must obey as a whole.
+
+A rule looks at a whole canonical table and marks the rows that break it. Rules run as `pandera` checks, so that the
+schemas can also be used, printed and tested with that library's own tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from companion.tables.problems import show
+
+if TYPE_CHECKING:
+    import pandera.pandas as pa
+
+Kind = Literal["text", "boolean", "whole", "score", "number"]
+Mask = npt.NDArray[np.bool_]
+
+DTYPES: dict[str, str] = {
+    "text": "str",
+    "boolean": "boolean",
+    "whole": "int64",
+    "score": "float64",
+    "number": "Float64",
+}
+EXPECTED: dict[str, str] = {
+    "text": "text",
+    "boolean": "1, 0, true, false, or unresolved (?, an empty field or null)",
+    "whole": "a whole number",
+    "score": "a finite number",
+    "number": "a finite number or an empty field",
+}
+AXIS_COLUMNS = ("relevant", "scope", "policy", "lifecycle")
+STATES = ("current", "stale", "superseded", "forgotten", "unknown")
+INTENTS = ("current", "history", "unknown")
+ONE_SOURCE = "all"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes
+    ----------
+    name : str
+        Header.
+    kind : {"text", "boolean", "whole", "score", "number"}
+        What a cell is; `DTYPES` gives the pandas dtype.
+    required : bool
+        Whether the table is refused without it.
+    meaning : str
+        One line for the reader of the contract.
+    add : bool
+        Whether an absent optional column is added, all missing. Label axes are not: "not stated" is not
+        "stated as unresolved".
+    """
+
+    name: str
+    kind: Kind
+    required: bool = False
+    meaning: str = ""
+    add: bool = True
+
+    @property
+    def dtype(self) -> str:
+        """Canonical pandas dtype."""
+        return DTYPES[self.kind]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Something that must hold for every row of a canonical table.
+
+    Attributes
+    ----------
+    name : str
+        Short name, unique within a table.
+    columns : tuple of str
+        Columns it reads; it is skipped when one of them is absent. A message names the last one.
+    broken : callable
+        Takes the table and returns a boolean mask, one value a row, True where the rule is broken.
+    what : callable
+        Takes the table and the 0-based row and returns the fault in words.
+    expected, fix : str
+        As in `Problem`.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    broken: Callable[[pd.DataFrame], Mask]
+    what: Callable[[pd.DataFrame, int], str]
+    expected: str
+    fix: str
+    level: Literal["error", "warning"] = "error"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns and rules of one table.
+
+    Attributes
+    ----------
+    name : str
+        Name of the table.
+    columns : tuple of Column
+        In canonical order.
+    rules : tuple of Rule
+        In the order in which they are reported.
+    keeps_extra : bool
+        Whether columns that the contract does not know are carried along (never used).
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    rules: tuple[Rule, ...] = field(default=(), repr=False)
+    keeps_extra: bool = False
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Column names in canonical order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of the columns without which a table is refused."""
+        return tuple(column.name for column in self.columns if column.required)
+
+    def pandera(self, present: Sequence[str] | None = None) -> pa.DataFrameSchema:
+        """Return the schema in `pandera`'s terms, for canonical tables.
+
+        Parameters
+        ----------
+        present : sequence of str, optional
+            Leave out every column and rule that needs a column not listed here. By default all are kept and the
+            required columns are required.
+
+        Returns
+        -------
+        pandera.pandas.DataFrameSchema
+            Strict about dtypes, silent about extra columns.
+        """
+        import pandera.pandas as pa
+
+        held = set(self.names if present is None else present)
+        columns = {
+            column.name: pa.Column(column.dtype, nullable=True, required=column.required and present is None)
+            for column in self.columns
+            if column.name in held
+        }
+        rules = [rule for rule in self.rules if held.issuperset(rule.columns)]
+        return pa.DataFrameSchema(columns, checks=[_as_check(rule) for rule in rules], name=self.name)
+
+
+def _as_check(rule: Rule) -> pa.Check:
+    import pandera.pandas as pa
+
+    def holds(table: pd.DataFrame) -> pd.Series:
+        return pd.Series(~np.asarray(rule.broken(table), dtype=bool), index=table.index)
+
+    return pa.Check(holds, name=rule.name, error=rule.expected, ignore_na=False)
+
+
+def codes(table: pd.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Number the distinct combinations of some columns; a missing value is a value like any other.
+
+    Parameters
+    ----------
+    table : DataFrame
+        n rows.
+    columns : sequence of str
+        Columns of the key.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        Equal exactly where the keys are equal.
+    """
+    key = np.zeros(len(table), dtype=np.int64)
+    for column in columns:
+        part, levels = pd.factorize(table[column], use_na_sentinel=False)
+        # Renumbering after each column keeps the product of the counts within 64 bits.
+        key = pd.factorize(key * max(len(levels), 1) + part)[0]
+    return key
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+
+def _given(column: str, role: str = "an id") -> Rule:
+    return Rule(
+        f"{column}_given",
+        (column,),
+        lambda table: table[column].isna().to_numpy(),
+        lambda table, row: "the field is empty",
+        f"{role} that is not empty",
+        f"give every row {role} in {column}, or remove the row",
+    )
+
+
+def _within(column: str, vocabulary: tuple[str, ...]) -> Rule:
+    words = ", ".join(vocabulary)
+    return Rule(
+        f"{column}_known_word",
+        (column,),
+        lambda table: (table[column].notna() & ~table[column].isin(vocabulary)).to_numpy(),
+        lambda table, row: f"{show(table[column].iloc[row])} is not a known {column}",
+        f"one of {words}, or an empty field (unknown)",
+        f"map your own words for {column} to: {words}",
+    )
+
+
+def _at_least(column: str, least: int) -> Rule:
+    return Rule(
+        f"{column}_at_least_{least}",
+        (column,),
+        lambda table: (table[column] < least).to_numpy(),
+        lambda table, row: f"{table[column].iloc[row]} is too small",
+        f"a whole number, {least} or more",
+        "ranks count from 1" if least == 1 else "give the number of exact similarity evaluations",
+    )
+
+
+def _unique(*columns: str, complete: bool = False) -> Rule:
+    """Refuse a second row with the same key; with ``complete``, compare only rows whose whole key is given."""
+
+    def broken(table: pd.DataFrame) -> Mask:
+        key = pd.Series(codes(table, columns))
+        again = key.duplicated().to_numpy()
+        return again & table[list(columns)].notna().all(axis=1).to_numpy() if complete else again
+
+    def what(table: pd.DataFrame, row: int) -> str:
+        key = ", ".join(f"{column} {show(table[column].iloc[row])}" for column in columns)
+        return f"{key} is listed twice, first in row {_first_twin(table, columns, row)}"
+
+    names = ", ".join(columns)
+    return Rule(
+        "unique_" + "_".join(columns),
+        columns,
+        broken,
+        what,
+        f"one row for each {names}",
+        f"keep one row for each {names}; if two records really differ, give them different ids",
+    )
+
+
+def _first_twin(table: pd.DataFrame, columns: Sequence[str], row: int) -> int:
+    """Return the 1-based row that first carries the key of a 0-based row."""
+    key = codes(table, columns)
+    return int(np.flatnonzero(key == key[row])[0]) + 1
+
+
+def _partly_empty(column: str, expected: str, fix: str) -> Rule:
+    def broken(table: pd.DataFrame) -> Mask:
+        missing = table[column].isna().to_numpy()
+        return missing if not missing.all() else np.zeros(len(table), dtype=bool)
+
+    return Rule(
+        f"{column}_all_or_none",
+        (column,),
+        broken,
+        lambda table, row: f"the field is empty although other rows give a {column}",
+        expected,
+        fix,
+    )
+
+
+def _one_population() -> Rule:
+    def broken(table: pd.DataFrame) -> Mask:
+        population = table["population"]
+        return (population != population.iloc[0]).to_numpy() if len(table) else np.zeros(0, dtype=bool)
+
+    return Rule(
+        "one_population",
+        ("population",),
+        broken,
+        lambda table, row: (
+            f"population {show(table['population'].iloc[row])} is mixed with {show(table['population'].iloc[0])}"
+        ),
+        "one population in a table",
+        "populations are never pooled: put each one in files of its own",
+    )
+
+
+def _group_given() -> Rule:
+    return Rule(
+        "group_given",
+        ("namespace", "group"),
+        lambda table: table["group"].isna().to_numpy(),
+        lambda table, row: "both namespace and group are empty",
+        "a namespace, or a group",
+        "name the group whose queries move together when intervals are resampled",
+    )
+
+
+def _label_duplicates() -> Rule:
+    key = ("query_id", "memory_id", "anchor_id")
+
+    def what(table: pd.DataFrame, row: int) -> str:
+        pair = _pair(table, row)
+        return f"the label of {pair} is listed twice, first in row {_first_twin(table, key, row)}"
+
+    return Rule(
+        "unique_label",
+        key,
+        lambda table: pd.Series(codes(table, key)).duplicated().to_numpy(),
+        what,
+        "one row for each query_id, memory_id, anchor_id",
+        "remove the repeated row",
+    )
+
+
+def _contradictions() -> Rule:
+    pair = ("query_id", "memory_id")
+
+    def broken(table: pd.DataFrame) -> Mask:
+        axes = [axis for axis in AXIS_COLUMNS if axis in table.columns]
+        first = pd.Series(np.arange(len(table))).groupby(codes(table, pair)).transform("first").to_numpy()
+        differs = np.zeros(len(table), dtype=bool)
+        for axis in axes:
+            value = table[axis].astype("Int8").fillna(-1).to_numpy(dtype=np.int8)
+            differs |= value != value[first]
+        return differs
+
+    def what(table: pd.DataFrame, row: int) -> str:
+        first = _first_twin(table, pair, row) - 1
+        axes = [axis for axis in AXIS_COLUMNS if axis in table.columns]
+        axis = next(axis for axis in axes if _cell(table, axis, row) != _cell(table, axis, first))
+        said = f"{axis} = {_cell(table, axis, row)} here and {_cell(table, axis, first)} in row {first + 1}"
+        return f"the label of {_pair(table, row)} contradicts itself: {said}"
+
+    return Rule(
+        "consistent_label",
+        pair,
+        broken,
+        what,
+        "the same axis values in every row of a pair (rows of a pair may differ only in anchor_id)",
+        "decide which value holds, or leave the axis unresolved in every row of the pair",
+    )
+
+
+def _pair(table: pd.DataFrame, row: int) -> str:
+    return f"query_id {show(table['query_id'].iloc[row])}, memory_id {show(table['memory_id'].iloc[row])}"
+
+
+def _cell(table: pd.DataFrame, axis: str, row: int) -> str:
+    value = table[axis].iloc[row]
+    return "?" if pd.isna(value) else str(int(value))
+
+
+def _gaps() -> Rule:
+    route = ("arm", "query_id")
+
+    def broken(table: pd.DataFrame) -> Mask:
+        key = codes(table, route)
+        return table["rank"].to_numpy() > np.bincount(key)[key] if len(table) else np.zeros(0, dtype=bool)
+
+    def what(table: pd.DataFrame, row: int) -> str:
+        key = codes(table, route)
+        ranks = set(table["rank"].to_numpy()[key == key[row]].tolist())
+        missing = next(rank for rank in range(1, len(ranks) + 2) if rank not in ranks)
+        place = f"arm {show(table['arm'].iloc[row])}, query_id {show(table['query_id'].iloc[row])}"
+        return f"{place} has rank {table['rank'].iloc[row]} but no rank {missing}"
+
+    return Rule(
+        "no_gap_in_ranks",
+        (*route, "rank"),
+        broken,
+        what,
+        "ranks 1, 2, ... without a gap for each arm and query_id",
+        "keep every row of a route down to its last rank, or number the ranks again",
+    )
+
+
+def _exposed_without_retrieved(known: bool) -> Rule:
+    def broken(table: pd.DataFrame) -> Mask:
+        retrieved = table["retrieved"].eq(False).fillna(False) if known else table["retrieved"].isna()
+        return (table["exposed"].fillna(False) & retrieved).to_numpy(dtype=bool)
+
+    return Rule(
+        "exposed_is_retrieved" if known else "exposed_is_known_retrieved",
+        ("retrieved", "exposed"),
+        broken,
+        lambda table, row: f"exposed = 1 but retrieved = {_cell(table, 'retrieved', row)} for {_pair(table, row)}",
+        "retrieved = 1 wherever exposed = 1",
+        "a memory cannot reach the reader without being retrieved: correct one of the two columns",
+        "error" if known else "warning",
+    )
+
+
+# --- tables ------------------------------------------------------------------------------------------------------
+
+
+def _axis(name: str, meaning: str) -> Column:
+    return Column(name, "boolean", meaning=meaning, add=False)
+
+
+_GROUP = Column("group", "text", meaning="whose records move together when resampled; the namespace by default")
+_SOURCE = Column("source", "text", meaning="benchmark or system a record comes from; one source by default")
+_WHOLE_SOURCE = _partly_empty(
+    "source", "a source in every row, or in none", "name the source of every row, or leave the whole column empty"
+)
+
+_MEMORIES = Schema(
+    "memories",
+    (
+        Column("memory_id", "text", True, "unique id"),
+        Column("namespace", "text", True, "who the memory belongs to; may be empty where unknown"),
+        _GROUP,
+        _SOURCE,
+        Column("order", "number", meaning="position in time within the corpus"),
+        Column("time", "text", meaning="date or time as the corpus gives it"),
+        Column("state", "text", meaning="current, stale, superseded, forgotten or unknown"),
+        Column("text", "text", meaning="what the memory says"),
+    ),
+    (_given("memory_id"), _unique("memory_id"), _WHOLE_SOURCE, _within("state", STATES)),
+    keeps_extra=True,
+)
+_QUERIES = Schema(
+    "queries",
+    (
+        Column("query_id", "text", True, "unique id"),
+        Column("namespace", "text", True, "trusted namespace of who asks; may be empty where unknown"),
+        _GROUP,
+        _SOURCE,
+        Column("split", "text", meaning="development, evaluation, ..."),
+        Column("stratum", "text", meaning="what intervals are stratified within, besides source"),
+        Column("intent", "text", meaning="current, history or unknown"),
+        Column("principal", "text", meaning="who asks, as authenticated"),
+        Column("time", "text", meaning="when the question is asked"),
+        Column("text", "text", meaning="the question"),
+    ),
+    (_given("query_id"), _unique("query_id"), _group_given(), _WHOLE_SOURCE, _within("intent", INTENTS)),
+    keeps_extra=True,
+)
+_LABELS = Schema(
+    "labels",
+    (
+        Column("query_id", "text", True, "query of the pair"),
+        Column("memory_id", "text", True, "memory of the pair"),
+        _axis("relevant", "does the memory help to answer the query"),
+        _axis("scope", "does it belong to who asks"),
+        _axis("policy", "may it be used for this purpose"),
+        _axis("lifecycle", "is it in force for this intent"),
+        Column("anchor_id", "text", meaning="required item; interchangeable memories share one"),
+    ),
+    (_given("query_id"), _given("memory_id"), _contradictions(), _label_duplicates()),
+)
+_RANKINGS = Schema(
+    "rankings",
+    (
+        Column("arm", "text", True, "name of the route"),
+        Column("query_id", "text", True, "query"),
+        Column("rank", "whole", True, "1, 2, ..."),
+        Column("memory_id", "text", True, "memory at that rank"),
+        Column("score", "score", meaning="what it was ranked by"),
+    ),
+    (
+        _given("arm", "a name"),
+        _given("query_id"),
+        _given("memory_id"),
+        _at_least("rank", 1),
+        _unique("arm", "query_id", "rank"),
+        _unique("arm", "query_id", "memory_id"),
+        _gaps(),
+        _partly_empty(
+            "score", "a finite number in every row, or in none", "give every row its score, or drop the column"
+        ),
+    ),
+)
+_WORK = Schema(
+    "work",
+    (
+        Column("arm", "text", True, "name of the route"),
+        Column("query_id", "text", True, "query"),
+        Column("candidates_scored", "whole", True, "exact similarity evaluations"),
+    ),
+    (
+        _given("arm", "a name"),
+        _given("query_id"),
+        _at_least("candidates_scored", 0),
+        _unique("arm", "query_id"),
+    ),
+)
+_LEDGER = Schema(
+    "ledger",
+    (
+        Column("query_id", "text", True, "query"),
+        Column("arm", "text", True, "name of the route"),
+        Column("memory_id", "text", True, "stored memory"),
+        Column("retrieved", "boolean", meaning="the route returned it"),
+        Column("exposed", "boolean", meaning="it was placed in front of the reader"),
+    ),
+    (
+        _given("query_id"),
+        _given("arm", "a name"),
+        _given("memory_id"),
+        _unique("query_id", "arm", "memory_id"),
+        _exposed_without_retrieved(known=True),
+        _exposed_without_retrieved(known=False),
+    ),
+)
+_OUTCOMES = Schema(
+    "outcomes",
+    (
+        Column("reader", "text", True, "model that answers"),
+        Column("scenario", "text", True, "unit that is resampled"),
+        Column("axis", "text", meaning="axis that governs the scenario"),
+        Column("pair", "text", meaning="paraphrase within the scenario"),
+        Column("condition", "text", meaning="allow or block"),
+        Column("candidate_role", "text", meaning="which of the three candidates is exposed or withheld"),
+        Column("cell", "text", True, "relevant or irrelevant, admissible or inadmissible"),
+        Column("disclosed_exposed", "boolean", True, "disclosed when exposed"),
+        Column("disclosed_withheld", "boolean", True, "disclosed when withheld"),
+    ),
+    (
+        _given("reader", "a name"),
+        _given("scenario"),
+        _given("cell", "a cell"),
+        _unique("reader", "scenario", "pair", "condition", "candidate_role", complete=True),
+    ),
+)
+
+POPULATION = Column("population", "text", meaning="population the records come from; one in a table", add=False)
+
+
+def _with_population(schema: Schema) -> Schema:
+    return Schema(
+        schema.name, (*schema.columns, POPULATION), (*schema.rules, _one_population()), schema.keeps_extra
+    )
+
+
+TABLES: dict[str, Schema] = {
+    schema.name: _with_population(schema)
+    for schema in (_MEMORIES, _QUERIES, _LABELS, _RANKINGS, _WORK, _LEDGER, _OUTCOMES)
+}
+
+
+def missing_column(column: Column, rows: int) -> pd.Series:
+    """Return an all-missing column of the canonical dtype.
+
+    Parameters
+    ----------
+    column : Column
+        An optional column.
+    rows : int
+        Length.
+
+    Returns
+    -------
+    Series
+        NaN for text and scores, <NA> for the nullable dtypes.
+    """
+    value: Any = np.nan if column.kind in ("text", "score") else pd.NA
+    return pd.Series([value] * rows, dtype=column.dtype)

@@ -1,0 +1,239 @@
+"""From whatever a cell holds to the canonical type of its column, without guessing.
+
+Every parser takes a column as it was given and returns ``(values, bad)``: the canonical column, and a mask of the
+cells that cannot be read. A bad cell is missing in ``values``; callers refuse the table, so it is never used. Parsers
+work on whole columns; only columns of Python objects (JSON Lines, frames built by hand) are walked cell by cell.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import numbers
+import re
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from companion.tables.problems import is_missing
+
+Mask = npt.NDArray[np.bool_]
+Parsed = tuple[pd.Series, Mask]
+
+_TRUTH: dict[str, bool | None] = {"1": True, "true": True, "0": False, "false": False, "": None, "?": None}
+_WHOLE = r"-?[0-9]{1,18}(\.0+)?"
+_DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_BAD = object()
+
+
+def parse_text(column: pd.Series) -> Parsed:
+    """Read a column of text.
+
+    Parameters
+    ----------
+    column : Series
+        Text, whole numbers (``7`` becomes ``"7"``) or dates (ISO 8601). The empty text is a missing value.
+        Floating-point numbers, truth values and containers are refused: their text form is a guess.
+
+    Returns
+    -------
+    values : Series of str
+        Missing cells are NaN.
+    bad : ndarray of bool
+    """
+    dtype = column.dtype
+    if isinstance(dtype, pd.StringDtype) or _is_arrow(dtype, pa.types.is_string, pa.types.is_large_string):
+        text = column.astype("str")
+        return text.mask(text == ""), np.zeros(len(text), dtype=bool)
+    if pd.api.types.is_integer_dtype(dtype):
+        return column.astype("str"), np.zeros(len(column), dtype=bool)
+    return _cellwise(column, _text_of, "str")
+
+
+def parse_boolean(column: pd.Series) -> Parsed:
+    """Read a column of {1, 0, ?} as nullable booleans (Protocol section 1).
+
+    Parameters
+    ----------
+    column : Series
+        Truth values, the numbers 1 and 0, or the texts 1, 0, true, false (any case), ``?`` and the empty text; the
+        last two, None, NaN and <NA> are unresolved.
+
+    Returns
+    -------
+    values : Series of boolean
+        Unresolved cells are <NA>.
+    bad : ndarray of bool
+    """
+    if pd.api.types.is_bool_dtype(column.dtype) and column.dtype != object:
+        return column.astype("boolean"), np.zeros(len(column), dtype=bool)
+    try:
+        codes, levels = pd.factorize(column)
+    except TypeError:  # a list or another unhashable value is among the cells
+        return _cellwise(column, _truth_of, "boolean")
+    # One look per distinct value; the extra last level serves code -1, a missing cell.
+    truths = [_truth_of(level) for level in levels] + [None]
+    bad = np.array([truth is _BAD for truth in truths])[codes]
+    known = pd.array([None if truth is _BAD else truth for truth in truths], dtype="boolean")
+    return pd.Series(known.take(codes % len(truths)), index=column.index), bad
+
+
+def parse_whole(column: pd.Series) -> Parsed:
+    """Read a column of whole numbers.
+
+    Parameters
+    ----------
+    column : Series
+        Integers, floats without a fraction, or their text (``3``, ``3.0``).
+
+    Returns
+    -------
+    values : Series of Int64
+        Missing cells are <NA>.
+    bad : ndarray of bool
+    """
+    if isinstance(column.dtype, pd.StringDtype):
+        matches = column.str.fullmatch(_WHOLE).to_numpy(dtype=bool, na_value=False)
+        digits = column.where(matches).str.replace(r"\.0+$", "", regex=True)
+        whole = pc.cast(pa.array(digits, type=pa.large_string(), from_pandas=True), pa.int64())
+        values = pd.Series(pd.array(whole.to_pandas(integer_object_nulls=True), dtype="Int64"), index=column.index)
+        return values, ~matches & ~_missing_text(column)
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iu" and column.dtype != np.uint64:
+        return column.astype("Int64"), np.zeros(len(column), dtype=bool)
+    return _cellwise(column, _whole_of, "Int64")
+
+
+def parse_number(column: pd.Series) -> Parsed:
+    """Read a column of finite numbers.
+
+    Parameters
+    ----------
+    column : Series
+        Numbers or their decimal text. Infinity is bad; NaN is bad where the source can tell it from a missing value
+        (text, JSON, Parquet), and missing in a plain NumPy column, which cannot.
+
+    Returns
+    -------
+    values : Series of Float64
+        Missing cells are <NA>.
+    bad : ndarray of bool
+    """
+    dtype = column.dtype
+    if isinstance(dtype, pd.StringDtype):
+        matches = column.str.fullmatch(_DECIMAL).to_numpy(dtype=bool, na_value=False)
+        arrow = pa.array(column.where(matches), type=pa.large_string(), from_pandas=True)
+        return _finite(pc.cast(arrow, pa.float64()), column.index, also=~matches & ~_missing_text(column))
+    if isinstance(dtype, pd.ArrowDtype) and pd.api.types.is_numeric_dtype(dtype) and dtype.kind in "iuf":
+        return _finite(pc.cast(_arrow(column), pa.float64(), safe=False), column.index)
+    if isinstance(dtype, np.dtype) and dtype.kind in "iuf":
+        return _finite(pa.array(column.to_numpy(dtype="float64"), from_pandas=True), column.index)
+    return _cellwise(column, _number_of, "Float64")
+
+
+def plain(column: pd.Series) -> pd.Series:
+    """Turn a column read through Arrow into the pandas type a user would expect; leave any other as it is.
+
+    Parameters
+    ----------
+    column : Series
+        Any column, of any dtype.
+
+    Returns
+    -------
+    Series
+        Text as ``str``, truth values as ``boolean``, integers as ``Int64`` when some are missing.
+    """
+    if not isinstance(column.dtype, pd.ArrowDtype):
+        return column
+    kinds = {pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype(na_value=np.nan)}
+    arrow = _arrow(column)
+    if pa.types.is_integer(arrow.type) and arrow.null_count:
+        return column.astype("Int64")
+    target = kinds.get(arrow.type) or (kinds[pa.string()] if pa.types.is_large_string(arrow.type) else None)
+    return column.astype(target) if target is not None else pd.Series(arrow.to_pandas(), index=column.index)
+
+
+def _is_arrow(dtype: Any, *tests: Callable[[pa.DataType], bool]) -> bool:
+    return isinstance(dtype, pd.ArrowDtype) and any(test(dtype.pyarrow_dtype) for test in tests)
+
+
+def _arrow(column: pd.Series) -> pa.Array:
+    chunks = pa.array(column)
+    return chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
+
+
+def _missing_text(column: pd.Series) -> Mask:
+    return (column.isna() | (column == "")).to_numpy(dtype=bool, na_value=True)
+
+
+def _finite(arrow: pa.Array, index: pd.Index, also: Mask | None = None) -> Parsed:
+    """Split an Arrow float array into finite values and bad ones; nulls are missing, NaN is not."""
+    bad = ~pc.fill_null(pc.is_finite(arrow), True).to_numpy(zero_copy_only=False)
+    missing = arrow.is_null().to_numpy(zero_copy_only=False)
+    values = arrow.to_numpy(zero_copy_only=False).astype("float64")
+    masked = pd.arrays.FloatingArray(np.where(bad | missing, 0.0, values), bad | missing)
+    return pd.Series(masked, index=index), bad if also is None else bad | also
+
+
+def _cellwise(column: pd.Series, read: Callable[[Any], Any], dtype: str) -> Parsed:
+    """Read a column one cell at a time, with ``read`` returning ``_BAD`` for what it cannot accept."""
+    cells: Iterable[Any] = column.astype(object)
+    read_cells = [None if is_missing(cell) else read(cell) for cell in cells]
+    bad = np.fromiter((cell is _BAD for cell in read_cells), dtype=bool, count=len(read_cells))
+    kept = [None if cell is _BAD else cell for cell in read_cells]
+    return pd.Series(kept, index=column.index, dtype=dtype), bad
+
+
+def _text_of(cell: Any) -> Any:
+    if isinstance(cell, str):
+        return cell if _encodable(cell) else _BAD
+    if isinstance(cell, dt.date):  # datetime and Timestamp are dates too
+        return cell.isoformat()
+    whole = isinstance(cell, numbers.Integral) and not isinstance(cell, bool | np.bool_)
+    return str(int(cell)) if whole else _BAD
+
+
+def _encodable(text: str) -> bool:
+    """Tell whether text is Unicode: JSON can smuggle in half a surrogate pair, which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _truth_of(cell: Any) -> Any:
+    if isinstance(cell, str):
+        return _TRUTH.get(cell.lower(), _BAD)
+    if isinstance(cell, bool | np.bool_):
+        return bool(cell)
+    if isinstance(cell, numbers.Real):
+        return bool(cell) if cell in (0, 1) else _BAD
+    return _BAD
+
+
+def _whole_of(cell: Any) -> Any:
+    if isinstance(cell, str):
+        return int(cell.partition(".")[0]) if re.fullmatch(_WHOLE, cell) else _BAD
+    number = _number_of(cell)
+    if number is _BAD or not number.is_integer() or abs(number) >= 2**63:
+        return _BAD
+    return int(cell)  # from the cell itself: a float would lose the last digits of a large integer
+
+
+def _number_of(cell: Any) -> Any:
+    if isinstance(cell, bool | np.bool_) or not isinstance(cell, str | numbers.Real | Decimal):
+        return _BAD
+    if isinstance(cell, str) and not re.fullmatch(_DECIMAL, cell):
+        return _BAD
+    try:
+        number = float(cell)
+    except OverflowError:
+        return _BAD
+    return number if math.isfinite(number) else _BAD
