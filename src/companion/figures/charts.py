@@ -1,0 +1,405 @@
+"""The charts that several chapters share: each function takes a tidy table and returns an Altair chart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from companion.figures.palette import HATCH, INADMISSIBLE, OURS, PUBLISHED, STATUS, arm_scale
+
+if TYPE_CHECKING:
+    import altair as alt
+
+_INK = "var(--companion-ink)"
+_RULE = "var(--companion-rule)"
+
+
+def forest(
+    data: pd.DataFrame,
+    *,
+    y: str,
+    series: str,
+    title: str,
+    colours: Mapping[str, str] | None = None,
+    order: Sequence[str] | None = None,
+    zero: bool = True,
+    row: str | None = None,
+) -> alt.TopLevelMixin:
+    """Draw estimates with intervals, one line per item and series.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``y``, ``series``, ``estimate``, ``low`` and ``high`` (missing ends draw no interval).
+    y, series : str
+        Columns that name the line and the colour.
+    title : str
+        Title of the horizontal axis, with its unit.
+    colours : mapping of series to colour, optional
+        By default ``published`` is quiet and ``ours`` carries the colour.
+    order : sequence of str, optional
+        Order of the lines, by default that of the data.
+    zero : bool, default True
+        Mark zero with a line.
+    row : str, optional
+        Column by which to split the chart into panels, one below the other.
+
+    Returns
+    -------
+    altair chart
+        Without a width: it fills the text column.
+    """
+    import altair as alt
+
+    palette = dict(colours or {"published": PUBLISHED, "ours": OURS})
+    names = list(dict.fromkeys(data[series]))
+    scale = alt.Scale(domain=names, range=[palette.get(name, PUBLISHED) for name in names])
+    several = len(names) > 1
+    legend = alt.Legend(title=None, orient="top") if several else None
+    base = alt.Chart(data).encode(
+        y=alt.Y(f"{y}:N", sort=list(order or dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260)),
+        color=alt.Color(f"{series}:N", scale=scale, legend=legend),
+        tooltip=[
+            alt.Tooltip(f"{y}:N"),
+            alt.Tooltip(f"{series}:N"),
+            alt.Tooltip("estimate:Q", format=".4f"),
+            alt.Tooltip("low:Q", format=".4f"),
+            alt.Tooltip("high:Q", format=".4f"),
+        ],
+    )
+    if several:
+        base = base.encode(yOffset=alt.YOffset(f"{series}:N", sort=names))
+    interval = base.mark_rule(strokeWidth=2.5, opacity=0.75).encode(
+        x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False, nice=True)), x2="high:Q"
+    )
+    shape = alt.Shape(f"{series}:N", scale=alt.Scale(domain=names, range=["diamond", "circle", "square"]), legend=None)
+    point = base.mark_point(filled=True, size=75, opacity=1).encode(x="estimate:Q", shape=shape)
+    layers: list[Any] = [interval, point]
+    if zero:
+        line = alt.Chart(data).mark_rule(strokeDash=[4, 4], strokeWidth=1, color=_RULE).encode(x=alt.datum(0.0))
+        layers.insert(0, line)
+    height = alt.Step(13 if several else 24, for_="offset") if several else alt.Step(26)
+    chart = alt.layer(*layers)
+    if row is None:
+        return chart.properties(height=height)
+    panels = [
+        alt.layer(*layers)
+        .transform_filter(alt.datum[row] == name)
+        .properties(height=height, title=alt.Title(str(name), anchor="start", fontSize=12))
+        for name in dict.fromkeys(data[row])
+    ]
+    return alt.vconcat(*panels)
+
+
+def status_bars(data: pd.DataFrame, *, y: str, order: Sequence[str] | None = None, x_title: str) -> alt.TopLevelMixin:
+    """Draw shares of known admissible, unresolved and known inadmissible items as one bar per line.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``y``, ``status`` (``admissible``, ``unresolved``, ``inadmissible``) and ``share`` in [0, 1].
+    y : str
+        Column that names the bars.
+    order : sequence of str, optional
+    x_title : str
+
+    Returns
+    -------
+    altair chart
+        The unresolved part is hatched and stands between the two answers: the bounds are its two edges.
+    """
+    import altair as alt
+
+    names = ["inadmissible", "unresolved", "admissible"]
+    ranks = {name: place for place, name in enumerate(names)}
+    return (
+        alt.Chart(data.assign(place=data["status"].map(ranks)))
+        .mark_bar(height={"band": 0.62})
+        .encode(
+            y=alt.Y(f"{y}:N", sort=list(order or dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260)),
+            x=alt.X("share:Q", title=x_title, axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+            color=alt.Color(
+                "status:N",
+                scale=alt.Scale(domain=names, range=[STATUS[name] for name in names]),
+                legend=alt.Legend(title=None, orient="top"),
+            ),
+            order=alt.Order("place:Q"),
+            tooltip=[alt.Tooltip(f"{y}:N"), alt.Tooltip("status:N"), alt.Tooltip("share:Q", format=".3f")],
+        )
+        .properties(height=alt.Step(40))
+    )
+
+
+def truth_cube(table: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw all 27 combinations of the three axes: one panel per lifecycle value, scope by policy inside.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What ``logic.truth_table`` returns.
+
+    Returns
+    -------
+    altair chart
+    """
+    import altair as alt
+
+    words = {True: "1", False: "0"}
+    cells = pd.DataFrame(
+        {axis: [words.get(value, "?") for value in table[axis]] for axis in ("scope", "policy", "lifecycle")}
+    )
+    cells["value"] = [words.get(value, "?") for value in table["admissible"]]
+    cells["status"] = cells["value"].map({"1": "admissible", "0": "inadmissible", "?": "unresolved"})
+    cells["excluded by"] = [", ".join(reasons) or "nothing known" for reasons in table["reasons"]]
+    names = list(STATUS)
+    panels = []
+    for value in ("1", "?", "0"):
+        part = cells[cells["lifecycle"] == value]
+        base = alt.Chart(part).encode(
+            x=alt.X("policy:N", sort=["1", "?", "0"], axis=alt.Axis(labelAngle=0, orient="top"), title="policy"),
+            y=alt.Y("scope:N", sort=["1", "?", "0"], title="scope"),
+            tooltip=["scope:N", "policy:N", "lifecycle:N", "status:N", "excluded by:N"],
+        )
+        colour = alt.Color(
+            "status:N",
+            scale=alt.Scale(domain=names, range=[STATUS[name] for name in names]),
+            legend=alt.Legend(title=None, orient="bottom"),
+        )
+        square = base.mark_rect(stroke="var(--companion-paper)", strokeWidth=3).encode(color=colour)
+        plate = base.mark_point(filled=True, size=420, opacity=1, shape="circle", color="var(--companion-paper)")
+        text = base.mark_text(fontSize=15, fontWeight="bold", color=_INK).encode(text="value:N")
+        panels.append(
+            alt.layer(square, plate, text).properties(
+                width=190, height=170, title=alt.Title(f"lifecycle = {value}", anchor="middle")
+            )
+        )
+    return alt.hconcat(*panels)
+
+
+def bounds_explorer(items: int = 20) -> alt.TopLevelMixin:
+    """Draw the bounds of one matched prefix with sliders for its counts, computed in the page.
+
+    Parameters
+    ----------
+    items : int, default 20
+        Largest number of items the sliders offer.
+
+    Returns
+    -------
+    altair chart
+        Sliders set the items in the prefix, how many are known violations and how many are unresolved; counts that
+        do not fit are cut to what the prefix can hold.
+    """
+    import altair as alt
+
+    def slider(name: str, label: str, value: int, low: int) -> Any:
+        return alt.param(name=name, value=value, bind=alt.binding_range(min=low, max=items, step=1, name=label))
+
+    size = slider("items", "Items in the prefix ", 10, 1)
+    bad = slider("violations", "Known violations ", 2, 0)
+    unknown = slider("unresolved", "Unresolved ", 3, 0)
+    rows = pd.DataFrame({"status": ["inadmissible", "unresolved", "admissible"], "place": [0, 1, 2]})
+    base = (
+        alt.Chart(rows)
+        .transform_calculate(bad="min(violations, items)")
+        .transform_calculate(open="min(unresolved, items - datum.bad)")
+        .transform_calculate(
+            count="datum.place == 0 ? datum.bad : datum.place == 1 ? datum.open : items - datum.bad - datum.open",
+            lower="datum.bad / items",
+            upper="(datum.bad + datum.open) / items",
+            rate="items > datum.open ? format(datum.bad / (items - datum.open), '.3f') : 'undefined'",
+            start="(datum.place == 0 ? 0 : datum.place == 1 ? datum.bad : datum.bad + datum.open) / items",
+        )
+        .transform_calculate(
+            stop="datum.start + datum.count / items",
+            text=(
+                "'share of violations lies in [' + format(datum.lower, '.3f') + ', ' + format(datum.upper, '.3f')"
+                " + ']   known rate ' + datum.rate + '   coverage ' + format(1 - datum.open / items, '.3f')"
+            ),
+        )
+    )
+    names = ["inadmissible", "unresolved", "admissible"]
+    bar = base.mark_bar(height=54).encode(
+        x=alt.X("start:Q", title="share of the matched prefix", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
+        x2="stop:Q",
+        color=alt.Color(
+            "status:N",
+            scale=alt.Scale(domain=names, range=[STATUS["inadmissible"], HATCH, STATUS["admissible"]]),
+            legend=alt.Legend(title=None, orient="top"),
+        ),
+        tooltip=[alt.Tooltip("status:N"), alt.Tooltip("count:Q", title="items")],
+    )
+    ends = base.transform_filter("datum.place == 0").mark_tick(thickness=3, size=76, color=_INK)
+    text = (
+        base.transform_filter("datum.place == 0")
+        .mark_text(align="left", fontSize=13, dy=-52, color=_INK, lineBreak="   ")
+        .encode(x=alt.value(0), text="text:N")
+    )
+    layers = [bar, ends.encode(x="lower:Q"), ends.encode(x="upper:Q"), text]
+    return alt.layer(*layers).add_params(size, bad, unknown).properties(height=130)
+
+
+def confidence_explorer(data: pd.DataFrame, *, y: str, level: float, title: str) -> alt.TopLevelMixin:
+    """Draw intervals whose confidence level a slider sets, from quantiles embedded in the chart.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``y``, ``estimate``, ``level`` (in whole per cent), ``low``, ``high``; one row per item and level.
+    y : str
+    level : float
+        The level at which the slider starts, in [0, 1].
+    title : str
+        Title of the horizontal axis.
+
+    Returns
+    -------
+    altair chart
+    """
+    import altair as alt
+
+    levels = sorted(data["level"].unique())
+    chosen = alt.param(
+        name="confidence",
+        value=round(100 * level),
+        bind=alt.binding_range(min=int(levels[0]), max=int(levels[-1]), step=1, name="Confidence level, % "),
+    )
+    base = (
+        alt.Chart(data)
+        .transform_filter("datum.level == confidence")
+        .transform_calculate(excludes="datum.low > 0 || datum.high < 0 ? 'excludes zero' : 'contains zero'")
+        .encode(
+            y=alt.Y(f"{y}:N", sort=list(dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260)),
+            color=alt.Color(
+                "excludes:N",
+                scale=alt.Scale(domain=["excludes zero", "contains zero"], range=[INADMISSIBLE, PUBLISHED]),
+                legend=alt.Legend(title=None, orient="top"),
+            ),
+            tooltip=[
+                alt.Tooltip(f"{y}:N"),
+                alt.Tooltip("level:Q", title="level, %"),
+                alt.Tooltip("estimate:Q", format=".4f"),
+                alt.Tooltip("low:Q", format=".4f"),
+                alt.Tooltip("high:Q", format=".4f"),
+            ],
+        )
+    )
+    domain = [float(data["low"].min()), float(data["high"].max())]
+    scale = alt.Scale(domain=domain, nice=True)
+    rule = base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", title=title, scale=scale), x2="high:Q")
+    point = base.mark_point(filled=True, size=80, opacity=1).encode(x="estimate:Q")
+    zero = alt.Chart(data).mark_rule(strokeDash=[4, 4], color=_RULE).encode(x=alt.datum(0.0))
+    return alt.layer(zero, rule, point).add_params(chosen).properties(height=alt.Step(28))
+
+
+def scenario_heatmap(effects: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw the mean effect of every scenario and reader in the two relevant cells.
+
+    Parameters
+    ----------
+    effects : DataFrame
+        What ``exposure.scenario_effects`` returns.
+
+    Returns
+    -------
+    altair chart
+        Two panels; positive effects are vermilion, negative blue, zero the page's own grey.
+    """
+    import altair as alt
+
+    cells = {"relevant_admissible": "relevant and admissible", "relevant_inadmissible": "relevant, inadmissible"}
+    data = effects[effects["metric"].isin(cells)]
+    order = list(dict.fromkeys(data.sort_values(["axis", "scenario"])["scenario"]))
+    panels = []
+    for metric, title in cells.items():
+        base = alt.Chart(data[data["metric"] == metric]).encode(
+            x=alt.X("reader:N", sort=list(dict.fromkeys(data["reader"])), title=None, axis=alt.Axis(labelAngle=-35)),
+            y=alt.Y("scenario:N", sort=order, title=None),
+            tooltip=["reader:N", "axis:N", "scenario:N", alt.Tooltip("effect:Q", format="+.2f"), "n:Q"],
+        )
+        colour = alt.Color(
+            "effect:Q",
+            scale=alt.Scale(domain=[-1, 0, 1], range=["#0072b2", "#c8ced6", "#d55e00"]),
+            legend=alt.Legend(title="effect", orient="bottom", gradientLength=220),
+        )
+        square = base.mark_rect(stroke="var(--companion-paper)", strokeWidth=2).encode(color=colour)
+        # Dark ink on every cell colour has the contrast that small text needs.
+        text = base.mark_text(fontSize=11, color="#14181e").encode(text=alt.Text("effect:Q", format="+.2~f"))
+        panels.append(alt.layer(square, text).properties(width=280, height=alt.Step(22), title=title))
+    return alt.hconcat(*panels)
+
+
+def route_strip(route: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw one route rank by rank: status as colour, anchors as stars, the end of the matched prefix as a line.
+
+    Parameters
+    ----------
+    route : DataFrame
+        Columns ``arm``, ``rank``, ``memory_id``, ``status``, ``anchor`` (bool), ``prefix`` (length, missing where
+        infeasible), ``why``, ``text``.
+
+    Returns
+    -------
+    altair chart
+    """
+    import altair as alt
+
+    names = list(STATUS)
+    arms = list(dict.fromkeys(route["arm"]))
+    base = alt.Chart(route).encode(
+        x=alt.X("rank:O", title="rank", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("arm:N", sort=arms, title=None, axis=alt.Axis(labelLimit=260)),
+        tooltip=["arm:N", "rank:O", "memory_id:N", "status:N", "why:N", "anchor:N", "text:N"],
+    )
+    square = base.mark_rect(stroke="var(--companion-paper)", strokeWidth=2).encode(
+        color=alt.Color(
+            "status:N",
+            scale=alt.Scale(domain=names, range=[STATUS[name] for name in names]),
+            legend=alt.Legend(title=None, orient="top"),
+        ),
+        opacity=alt.condition("datum.rank <= datum.prefix", alt.value(1.0), alt.value(0.35)),
+    )
+    star = base.transform_filter("datum.anchor").mark_text(text="★", fontSize=15, color=_INK)
+    return alt.layer(square, star).properties(height=alt.Step(40))
+
+
+def hiding_curves(data: pd.DataFrame, *, arms: Sequence[str]) -> alt.TopLevelMixin:
+    """Draw how bounds widen while labels are hidden.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``arm``, ``series``, ``rate``, ``lower_bound``, ``upper_bound``.
+    arms : sequence of str
+
+    Returns
+    -------
+    altair chart
+        One panel per series, bands between the bounds.
+    """
+    import altair as alt
+
+    panels = []
+    for series in dict.fromkeys(data["series"]):
+        base = alt.Chart(data[data["series"] == series]).encode(
+            x=alt.X("rate:Q", title="share of labels hidden", axis=alt.Axis(format="%")),
+            color=alt.Color("arm:N", scale=arm_scale(arms), legend=alt.Legend(title=None, orient="bottom")),
+            tooltip=[
+                "arm:N",
+                alt.Tooltip("rate:Q", format=".0%"),
+                alt.Tooltip("lower_bound:Q", format=".3f"),
+                alt.Tooltip("upper_bound:Q", format=".3f"),
+            ],
+        )
+        scale = alt.Scale(domain=[0, 1])
+        band = base.mark_area(opacity=0.25).encode(
+            y=alt.Y("lower_bound:Q", title="bounds on the share of violations", scale=scale), y2="upper_bound:Q"
+        )
+        edges = [base.mark_line(point=True).encode(y=alt.Y(f"{end}:Q", scale=scale)) for end in _BOUNDS]
+        panels.append(alt.layer(band, *edges).properties(width=300, height=240, title=series))
+    return alt.hconcat(*panels)
+
+
+_BOUNDS = ("lower_bound", "upper_bound")
