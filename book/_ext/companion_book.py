@@ -1,0 +1,97 @@
+"""Sphinx extension of the book: local charts and mathematics, a kernel of our own, one place for the repository.
+
+Loaded by ``_config.yml``. Everything a page needs is written into the build's ``_static`` folder from installed
+packages, so that the site asks no other host for anything and works when opened from disk.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.util.docutils import SphinxDirective
+
+from companion import figures, runs
+from companion.figures.page import mathjax_source
+
+SCRIPT = "companion-figures.js"
+STYLE = "companion-figures.css"
+MATHJAX = "companion-mathjax.js"
+
+
+class DataTable(SphinxDirective):
+    """``companion-data``: the files under ``data/`` with size and SHA-256, as they are at build time."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table as one raw node."""
+        import pandas as pd
+
+        root = runs.data_dir()
+        rows = [(path, (root / path).stat().st_size, digest) for path, digest in runs.data_hashes().items()]
+        table = pd.DataFrame(rows, columns=["file", "bytes", "sha256"])
+        made = figures.table(table, name="data-files", caption="Files under `data/` when this book was built.")
+        return [nodes.raw("", made.data["text/html"], format="html")]
+
+
+def configure(app: Sphinx, config: Config) -> None:
+    """Settle what depends on this checkout: mathematics, the execution cache, and the launch buttons."""
+    config.mathjax_path = MATHJAX
+    mathjax = dict(config.mathjax3_config or {})
+    # The menu would offer to load parts of MathJax that are not here.
+    mathjax["options"] = {**mathjax.get("options", {}), "enableMenu": False}
+    mathjax["svg"] = {"fontCache": "local"}
+    config.mathjax3_config = mathjax
+    if config.nb_execution_mode == "cache" and not config.nb_execution_cache_path:
+        # A cached output is valid for this text, this code and these data; jupyter-cache knows only the text.
+        folder = Path(app.outdir).parent / ".jupyter_cache" / runs.fingerprint()[:16]
+        config.nb_execution_cache_path = str(folder)
+    options: dict[str, Any] = config.html_theme_options
+    if str(options.get("repository_url") or "").strip():
+        options.update(use_repository_button=True, use_issues_button=True, use_source_button=True)
+        options["launch_buttons"] = {
+            "binderhub_url": "https://mybinder.org",
+            "colab_url": "https://colab.research.google.com",
+            "notebook_interface": "jupyterlab",
+        }
+    else:
+        options.pop("repository_url", None)
+        options["launch_buttons"] = {}
+
+
+def write_assets(app: Sphinx) -> None:
+    """Write script, style sheet and MathJax into the build, before any page refers to them."""
+    if app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    static.mkdir(parents=True, exist_ok=True)
+    for name, content in (
+        (SCRIPT, figures.bundle().encode()),
+        (STYLE, figures.style_sheet().encode()),
+        (MATHJAX, mathjax_source().read_bytes()),
+    ):
+        target = static / name
+        if not target.exists() or target.read_bytes() != content:
+            target.write_bytes(content)
+    app.add_css_file(STYLE)
+
+
+def add_script(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Load the charts' script on pages that hold a chart, and nowhere else."""
+    if 'data-companion="chart"' in (context.get("body") or ""):
+        app.add_js_file(SCRIPT, loading_method="defer")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension."""
+    # Before any notebook runs: whatever "python3" means to this user's Jupyter, chapters run in this interpreter.
+    kernel = runs.own_kernel()
+    kernel.__enter__()
+    app.connect("build-finished", lambda app, error: kernel.__exit__(None, None, None))
+    app.connect("config-inited", configure, priority=900)
+    app.connect("builder-inited", write_assets)
+    app.connect("html-page-context", add_script)
+    app.add_directive("companion-data", DataTable)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
