@@ -106,6 +106,8 @@ class Layout:
         self.by_time = bool((self.own_limit == self.foreign_limit).all())
         keys = memories["visible_key"].to_numpy(dtype=np.int64)
         space, self.names = pd.factorize(memories["namespace"], sort=True)
+        # Memories of unknown namespace are nobody's own: a group of their own, which no query belongs to.
+        space = np.where(space < 0, len(self.names), space)
         within = _order_column(memories)
         sort_keys = (rank, within, keys) if self.by_time else (rank, within, keys, space)
         self.order = np.lexsort(sort_keys)
@@ -115,16 +117,17 @@ class Layout:
         self.ids = ids[self.order]
         # Queries of a namespace that has no memory get code -1 and an empty pool.
         self.query_space = pd.Index(self.names).get_indexer(pd.Index(queries["namespace"]))
+        self.groups = len(self.names) + 1
 
     def __len__(self) -> int:
         return len(self.order)
 
     @cached_property
     def members(self) -> list[np.ndarray]:
-        """Positions of each namespace's memories, ascending, in the order of `names`."""
+        """Positions of each namespace's memories, ascending, in the order of `names`; then those of none."""
         grouped = np.argsort(self.space, kind="stable")
-        ends = np.cumsum(np.bincount(self.space, minlength=len(self.names)))
-        return np.split(grouped, ends[:-1]) if len(ends) else []
+        ends = np.cumsum(np.bincount(self.space, minlength=self.groups))
+        return np.split(grouped, ends[:-1])
 
     def position_of(self, memory_ids: pd.Series) -> np.ndarray:
         """Positions of memories by id; -1 for those that are not laid out.

@@ -1,0 +1,236 @@
+"""Frozen runs: rankings and labels of our own runs on public corpora, as identifiers and numbers.
+
+A frozen folder lets every chapter recompute its figures without the corpus, the encoder, or a network. It holds
+five tables of the contract without any text, and ``meta.json``, which says what was run and gives the SHA-256 of
+each table. Labels list every anchor and every ranked pair with its axes spelled out, so that the tables can be scored
+without knowing the corpus's defaults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from companion.corpora.base import Corpus
+from companion.errors import InputError
+from companion.paths import data_dir
+from companion.retrieval.registry import base_arm
+from companion.tables import Records, atomic_path
+
+TABLES = ("memories", "queries", "labels", "rankings", "work")
+AXES = ("scope", "policy", "lifecycle")
+_VERSIONS = ("numpy", "pandas", "pyarrow", "faiss-cpu", "bm25s", "sentence-transformers", "torch")
+# The words of a corpus stay out of the project; when something was said is said by `order`.
+_TEXT = ["text", "time"]
+
+
+def freeze(
+    corpus: Corpus,
+    rankings: pd.DataFrame,
+    work: pd.DataFrame,
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    seeded_depth: int = 20,
+) -> dict[str, Any]:
+    """Write a run as a frozen folder.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        Restricted to the split that was searched.
+    rankings, work : DataFrame
+        As `companion.retrieval.rank` returns them.
+    folder : Path
+        Created if needed; existing tables are replaced one by one, ``meta.json`` last.
+    settings : mapping
+        What was run: command, encoder settings, top_k, arms. Must be JSON.
+    seeded_depth : int
+        Depth to which the routes of random controls are kept; all others are kept whole.
+
+    Returns
+    -------
+    dict
+        What ``meta.json`` holds.
+
+    Raises
+    ------
+    InputError
+        When the folder cannot be written.
+    """
+    seeded = rankings["arm"].map({name: base_arm(name) != name for name in rankings["arm"].unique()})
+    kept = rankings[~seeded.astype(bool) | (rankings["rank"] <= seeded_depth)]
+    tables = {
+        "memories": corpus.memories.drop(columns=_TEXT, errors="ignore"),
+        "queries": corpus.queries.drop(columns=_TEXT, errors="ignore"),
+        "labels": explicit_labels(corpus, kept),
+        "rankings": kept.assign(score=kept["score"].astype(np.float32)),
+        "work": work,
+    }
+    for name, table in tables.items():
+        with atomic_path(folder / f"{name}.parquet") as path:
+            _write(table, path)
+    meta = {
+        "name": corpus.name,
+        "population": corpus.population,
+        "licence": corpus.licence,
+        "origin": corpus.origin,
+        "defaults": corpus.defaults,
+        "counts": corpus.counts(),
+        "rows": {name: len(table) for name, table in tables.items()},
+        "seeded_depth": seeded_depth,
+        **settings,
+        "versions": {name: version(name) for name in _VERSIONS},
+        "sha256": {name: _sha256(folder / f"{name}.parquet") for name in TABLES},
+    }
+    with atomic_path(folder / "meta.json") as path:
+        path.write_text(json.dumps(meta, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return meta
+
+
+def explicit_labels(corpus: Corpus, rankings: pd.DataFrame) -> pd.DataFrame:
+    """Spell out the labels of every anchor and every ranked pair.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    rankings : DataFrame
+        query_id, memory_id.
+
+    Returns
+    -------
+    DataFrame
+        Table ``labels``: the corpus's labels that belong to an anchor or a ranked pair, then the ranked pairs that
+        it does not list, with scope from the namespaces (where both are known), policy and lifecycle from the
+        corpus's defaults, and relevance unresolved unless the corpus states a default for it.
+    """
+    pairs = rankings[["query_id", "memory_id"]].drop_duplicates()
+    keys = pd.MultiIndex.from_frame(pairs)
+    listed = pd.MultiIndex.from_frame(corpus.labels[["query_id", "memory_id"]])
+    anchor = corpus.labels["relevant"].fillna(False).to_numpy(dtype=bool)
+    kept = corpus.labels[anchor | listed.isin(keys)]
+    new = pairs[~keys.isin(listed)]
+    mine = corpus.queries.set_index("query_id")["namespace"].reindex(new["query_id"]).to_numpy(dtype=object)
+    theirs = corpus.memories.set_index("memory_id")["namespace"].reindex(new["memory_id"]).to_numpy(dtype=object)
+    known = ~(pd.isna(mine) | pd.isna(theirs))
+    scope = pd.array(mine == theirs, dtype="boolean")
+    scope[~known] = pd.NA
+    added = new.assign(
+        relevant=_constant(corpus.defaults.get("relevant"), len(new)),
+        scope=scope,
+        policy=_constant(corpus.defaults.get("policy"), len(new)),
+        lifecycle=_constant(corpus.defaults.get("lifecycle"), len(new)),
+    )
+    columns = ["query_id", "memory_id", "relevant", *AXES, "anchor_id"]
+    both = pd.concat([kept.reindex(columns=columns), added.reindex(columns=columns)], ignore_index=True)
+    axes = {axis: both[axis].astype("boolean") for axis in ("relevant", *AXES)}
+    return both.assign(**axes).sort_values(["query_id", "memory_id", "anchor_id"], ignore_index=True)
+
+
+def load_frozen(name: str, *, verify: bool = True) -> Records:
+    """Load a frozen run of the project.
+
+    Parameters
+    ----------
+    name : str
+        Folder in ``data/frozen``.
+    verify : bool
+        Compare each table with its SHA-256 first.
+
+    Returns
+    -------
+    Records
+        Checked tables with rankings and work. `Records.defaults` are the corpus's own; the labels do not need them.
+
+    Raises
+    ------
+    InputError
+        When there is no such run, or a table differs from what ``meta.json`` says.
+    """
+    folder = _folder(name)
+    meta = frozen_meta(name)
+    tables: dict[str, Any] = {}
+    for table in TABLES:
+        path = folder / f"{table}.parquet"
+        if not path.is_file():
+            raise InputError(f"{path}: is missing from the frozen run {name!r}")
+        if verify and _sha256(path) != meta["sha256"][table]:
+            raise InputError(f"{path}: differs from the frozen run (SHA-256 {meta['sha256'][table]} expected)")
+        tables[table] = pd.read_parquet(path)
+    tables["rankings"]["score"] = tables["rankings"]["score"].astype("float64")
+    return Records(**tables, defaults=meta["defaults"], population=meta["population"], name=name).check()
+
+
+def frozen_meta(name: str) -> dict[str, Any]:
+    """Read what a frozen run says about itself.
+
+    Parameters
+    ----------
+    name : str
+        Folder in ``data/frozen``.
+
+    Returns
+    -------
+    dict
+        Corpus, revision, encoder, command, versions, counts and digests.
+
+    Raises
+    ------
+    InputError
+        When there is no such run.
+    """
+    path = _folder(name) / "meta.json"
+    if not path.is_file():
+        raise InputError(
+            f"no frozen run {name!r} in {path.parent.parent}; there are: {', '.join(frozen()) or 'none'}"
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def frozen() -> list[str]:
+    """Names of the frozen runs that the project holds.
+
+    Returns
+    -------
+    list of str
+    """
+    return sorted(path.parent.name for path in (data_dir() / "frozen").glob("*/meta.json"))
+
+
+def _folder(name: str) -> Path:
+    return data_dir() / "frozen" / name
+
+
+def _constant(value: bool | None, length: int) -> Any:
+    return pd.array([pd.NA if value is None else value] * length, dtype="boolean")
+
+
+def _write(table: pd.DataFrame, path: Path) -> None:
+    """Write Parquet as small as it gets: dictionaries for ids, split bytes for scores, strong compression."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrow = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata()
+    floats = [field.name for field in arrow.schema if pa.types.is_float32(field.type)]
+    pq.write_table(
+        arrow,
+        path,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=[name for name in arrow.column_names if name not in floats],
+        use_byte_stream_split=floats or False,
+        row_group_size=1 << 22,
+        data_page_version="2.0",
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
