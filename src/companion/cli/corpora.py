@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 import typer
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
     app.command("corpora", help=_HELP)(corpora)
 
 
-def corpora(as_json: Annotated[bool, JSON_OPTION] = False) -> None:
+def corpora(as_json: bool = JSON_OPTION) -> None:
     """Print one row per known corpus; a present one is loaded to count it."""
     from companion.corpora import known
 

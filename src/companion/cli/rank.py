@@ -43,7 +43,7 @@ def rank(
     dtype: Annotated[str, typer.Option(help="Number format of the forward pass.")] = "float32",
     revision: Annotated[str | None, typer.Option(help="Commit or tag of a Hugging Face model.")] = None,
     list_arms: Annotated[bool, typer.Option("--list-arms", help="List the arms and stop.")] = False,
-    as_json: Annotated[bool, JSON_OPTION] = False,
+    as_json: bool = JSON_OPTION,
 ) -> None:
     """Search, write what was asked for, and print one line per route."""
     from companion import retrieval, tables
@@ -126,7 +126,7 @@ def _arm_table() -> pd.DataFrame:
 
 
 def _route_table(rankings: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
-    """Sum up each route: queries, ranking length, work, what passed filters unresolved, how often routers fell back."""
+    """Sum up each route: queries, ranking length, work, what passed filters, how often routers fell back."""
     per_route = work.groupby("arm", sort=False)
     lengths = rankings.groupby("arm", sort=False).size()
     queries = per_route.size()

@@ -2,7 +2,7 @@
 
 A frozen folder lets every chapter recompute its figures without the corpus, the encoder, or a network. It holds
 five tables of the contract without any text, and ``meta.json``, which says what was run and gives the SHA-256 of
-each table. Labels list every anchor and every ranked pair with its axes spelled out, so that the tables can be scored
+each table. Labels list every anchor and every ranked pair with all axes, so that the tables can be scored
 without knowing the corpus's defaults.
 """
 
