@@ -150,9 +150,7 @@ def _candidates(
                 parts[number].append(_Part(low, high, rows[number], near[number], whole))
         for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
             edges = ((start, low), (high, stop)) if low < high else ((start, stop),)
-            parts[number].extend(
-                _part(matrix, queries[number], int(a), int(z), k + _SLACK) for a, z in edges if a < z
-            )
+            parts[number].extend(_part(matrix, queries[number], int(a), int(z), k + _SLACK) for a, z in edges if a < z)
     return [_deepened(matrix, query, own, k) for query, own in zip(queries, parts, strict=True)]
 
 
@@ -198,9 +196,7 @@ def _deepened(matrix: np.ndarray, query: np.ndarray, parts: list[_Part], k: int)
             parts[n] = _part(matrix, query, part.start, part.stop, 4 * len(part.rows))
 
 
-def _exact(
-    matrix: np.ndarray, query: np.ndarray, rows: np.ndarray, near: np.ndarray, tie: np.ndarray, k: int
-) -> Hits:
+def _exact(matrix: np.ndarray, query: np.ndarray, rows: np.ndarray, near: np.ndarray, tie: np.ndarray, k: int) -> Hits:
     """Rank candidates by their float64 scores, rounded to float32."""
     order = np.argsort(rows)  # read the matrix forwards
     rows = rows[order]

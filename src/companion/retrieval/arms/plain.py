@@ -23,8 +23,7 @@ def global_bm25(search: Search, *, k1: float, b: float) -> Route:
     index = search.lexical(k1, b)
     pools = search.layout.global_pools
     hits = [
-        search.by_score(pool, index.scores(text, pool))
-        for text, pool in zip(search.query_texts, pools, strict=True)
+        search.by_score(pool, index.scores(text, pool)) for text, pool in zip(search.query_texts, pools, strict=True)
     ]
     return Route(hits, sizes(pools))
 
