@@ -238,8 +238,8 @@ def rank(
     rankings : DataFrame
         arm, query_id, rank (int64, from 1), memory_id, score (float64).
     work : DataFrame
-        arm, query_id, candidates_scored (int64), passed_unresolved (Int64, filters only), fell_back (boolean,
-        routers only).
+        arm, query_id, candidates_scored (int64), passed_unresolved (Int64, filters only), fell_back (boolean) and
+        centroids_scored (Int64), both routers only.
 
     Raises
     ------
@@ -291,14 +291,18 @@ def _ranking_table(name: str, route: Route, search: Search) -> pd.DataFrame:
 
 
 def _work_table(name: str, route: Route, search: Search) -> pd.DataFrame:
-    queries = search.corpus.queries["query_id"]
-    passed, back = route.passed_unresolved, route.fell_back
+    queries = search.corpus.queries["query_id"].to_numpy(dtype=object)
+
+    def optional(values: np.ndarray | None, dtype: Any) -> Any:
+        return pd.array([pd.NA] * len(queries) if values is None else values, dtype=dtype)
+
     return pd.DataFrame(
         {
             "arm": pd.Series([name] * len(queries), dtype="str"),
-            "query_id": pd.Series(queries.to_numpy(dtype=object), dtype="str"),
+            "query_id": pd.Series(queries, dtype="str"),
             "candidates_scored": route.scored.astype(np.int64),
-            "passed_unresolved": pd.array([pd.NA] * len(queries) if passed is None else passed, dtype="Int64"),
-            "fell_back": pd.array([pd.NA] * len(queries) if back is None else back, dtype="boolean"),
+            "passed_unresolved": optional(route.passed_unresolved, "Int64"),
+            "fell_back": optional(route.fell_back, "boolean"),
+            "centroids_scored": optional(route.centroids, "Int64"),
         }
     )

@@ -30,17 +30,20 @@ class Route:
     hits : list of Hits
         Ranked memories, one entry per query.
     scored : ndarray of int64, shape (queries,)
-        Candidates whose similarity was computed, each once; a router's centroids count as candidates.
+        Memories whose similarity was computed, each once however many scores it gets.
     passed_unresolved : ndarray of int64, shape (queries,), optional
         Filters only: candidates that stayed in because nothing settles one of the filtered axes.
     fell_back : ndarray of bool, shape (queries,), optional
-        Routers only: queries that found no cluster and searched the whole namespace.
+        Routers only: queries that found no group and searched the whole namespace.
+    centroids : ndarray of int64, shape (queries,), optional
+        Routers only: group centroids that the query was compared with, besides the memories.
     """
 
     hits: list[Hits]
     scored: np.ndarray
     passed_unresolved: np.ndarray | None = None
     fell_back: np.ndarray | None = None
+    centroids: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from companion.retrieval.registry import Route, arm
 _CANDIDATES = "all visible; own namespace kept afterwards"
 
 
+# Nearest the function registers first.
 @arm(
-    "global_post_filter_20",
-    description="global top 20, then own namespace",
+    "global_post_filter_500",
+    description="global top 500, then own namespace",
     candidates=_CANDIDATES,
-    params={"depth": 20},
+    params={"depth": 500},
 )
 @arm(
     "global_post_filter_100",
@@ -26,10 +27,10 @@ _CANDIDATES = "all visible; own namespace kept afterwards"
     params={"depth": 100},
 )
 @arm(
-    "global_post_filter_500",
-    description="global top 500, then own namespace",
+    "global_post_filter_20",
+    description="global top 20, then own namespace",
     candidates=_CANDIDATES,
-    params={"depth": 500},
+    params={"depth": 20},
 )
 def global_post_filter(search: Search, *, depth: int) -> Route:
     """Keep the query's own namespace among the `depth` best of all visible memories, and cut to ``top_k``."""

@@ -18,17 +18,12 @@ Status = Callable[[int, np.ndarray], list[np.ndarray]]
 _NAMESPACE = "visible, own namespace, minus known violations"
 
 
+# Nearest the function registers first.
 @arm(
-    "policy_only",
-    description="drops memories whose policy is known to be 0",
+    "released_intent_lifecycle_v1",
+    description="both filters, on queries of current intent only",
     candidates=_NAMESPACE,
-    params={"axes": ["policy"]},
-)
-@arm(
-    "lifecycle_only",
-    description="drops memories whose lifecycle is known to be 0",
-    candidates=_NAMESPACE,
-    params={"axes": ["lifecycle"]},
+    params={"axes": ["policy", "lifecycle"], "intents": ["current"]},
 )
 @arm(
     "policy_and_lifecycle",
@@ -37,10 +32,16 @@ _NAMESPACE = "visible, own namespace, minus known violations"
     params={"axes": ["policy", "lifecycle"]},
 )
 @arm(
-    "released_intent_lifecycle_v1",
-    description="both filters, on queries of current intent only",
+    "lifecycle_only",
+    description="drops memories whose lifecycle is known to be 0",
     candidates=_NAMESPACE,
-    params={"axes": ["policy", "lifecycle"], "intents": ["current"]},
+    params={"axes": ["lifecycle"]},
+)
+@arm(
+    "policy_only",
+    description="drops memories whose policy is known to be 0",
+    candidates=_NAMESPACE,
+    params={"axes": ["policy"]},
 )
 def axis_filter(search: Search, *, axes: list[str], intents: list[str] | None = None) -> Route:
     """Search the namespace without what is known to be 0 on `axes`, for queries of the given intents (or all)."""

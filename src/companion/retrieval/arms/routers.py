@@ -2,7 +2,8 @@
 
 Both are online: a memory joins a group, or starts one, in order of time, and is never moved. So the groups that
 existed when a query was asked are the groups of the visible prefix, and one pass over a namespace serves all its
-queries. Comparing a query with the centroids is work and counts as such; grouping is done when a memory is written.
+queries. Like the published work figures, ``candidates_scored`` counts memories; the centroids a query is compared
+with are counted beside it. Grouping is done when a memory is written and is nobody's query work.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from companion.retrieval.engine import Search
+from companion.retrieval.engine import Search, sizes
 from companion.retrieval.pools import Pool, listed
 from companion.retrieval.registry import Route, arm
 
@@ -143,5 +144,4 @@ def _routed(search: Search, choose: Choice, groups: int, threshold: float) -> Ro
             fell_back[query] = not len(chosen)
             if len(chosen):
                 routed[query] = listed(members[:seen][np.isin(state.member_of[:seen], chosen)])
-    scored = np.array([pool.size for pool in routed], dtype=np.int64) + centroids
-    return Route(search.dense(routed), scored, fell_back=fell_back)
+    return Route(search.dense(routed), sizes(routed), fell_back=fell_back, centroids=centroids)
