@@ -35,7 +35,10 @@ _NOTES: dict[str, tuple[str, str]] = {
     "C10": ("needs-data", _NEEDS_MEMOPS),
     "C10-corruption": ("needs-data", _NEEDS_MEMOPS),
     "C11": ("quoted", "the models' answers on the 72 analysis cases are not in the released figures"),
-    "C11-controlled": ("quoted", "the models' answers on the 16 controlled scenarios are not in the released figures"),
+    "C11-controlled": (
+        "quoted",
+        "the models' answers on the 16 controlled scenarios are not in the released figures",
+    ),
     "C13": ("needs-data", _NEEDS_EVIDENCE),
     "C13-source": ("needs-data", "needs the corpus and an encoder: companion fetch rhelm"),
     "agreement": ("quoted", "the two annotators' records are not public; only the rebuilt two-category tables are"),
@@ -143,9 +146,9 @@ def _readers(**settings: float) -> pd.DataFrame:
     from companion import downstream
     from companion.corpora import evidence
 
-    if not evidence.present():
+    if not evidence.is_present():
         return pd.DataFrame()
-    rows = downstream.recompute(evidence.load(), **settings)  # type: ignore[arg-type]
+    rows = downstream.recomputable(evidence.load(), **settings)  # type: ignore[arg-type]
     return rows.assign(status="recomputed", note="from the released case scores")
 
 

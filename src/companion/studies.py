@@ -83,9 +83,7 @@ def support(
         "arms": arms,
     }
     per_query = scoring.score_routes(records, anchors=anchors, **options)  # type: ignore[arg-type]
-    summary = scoring.summarise(
-        per_query, reference=reference, replicates=replicates, confidence=confidence, seed=seed
-    )
+    summary = scoring.summarise(per_query, reference=reference, replicates=replicates, confidence=confidence, seed=seed)
     return Study(records, per_query, summary, options)
 
 
@@ -160,13 +158,10 @@ def beside_published(study: Study, source: str, contrast: str) -> pd.DataFrame:
     rows = published.figures()
     rows = rows[rows["contrast"] == contrast]
     found = [_ours(study.summary, row, source) for row in rows.itertuples()]
-    table = rows.assign(
-        value=[None if hit is None else hit["estimate"] for hit in found],
-        low=[None if hit is None else hit["low"] for hit in found],
-        high=[None if hit is None else hit["high"] for hit in found],
-    )
-    kept = table[[hit is not None for hit in found]]
-    return kept.astype({"value": float, "low": float, "high": float}).reset_index(drop=True)
+    kept = rows[[hit is not None for hit in found]].reset_index(drop=True)
+    ends = {"value": "estimate", "low": "low", "high": "high"}
+    ours = {name: [float(hit[end]) for hit in found if hit is not None] for name, end in ends.items()}
+    return kept.assign(**{name: pd.Series(values, dtype="float64") for name, values in ours.items()})
 
 
 def _ours(summary: scoring.Summary, row: Any, source: str) -> pd.Series | dict[str, float] | None:
@@ -190,3 +185,191 @@ def _feasible_count(summary: scoring.Summary, arm: str, source: str) -> dict[str
         return None
     rate, queries = summary.value(arm, "feasible_rate", source), int(rows["evaluable"].iloc[0])
     return {end: round(float(rate[end]) * queries, 6) for end in ("estimate", "low", "high")}
+
+
+CROSSING_METRICS = (
+    "admissible",
+    "unresolved",
+    "inadmissible",
+    "wrong_scope",
+    "policy_disallowed",
+    "lifecycle_incompatible",
+)
+
+
+def crossing(
+    records: Records,
+    *,
+    top_k: int,
+    arms: Sequence[str] | None = None,
+    replicates: int = bootstrap.DEFAULT_REPLICATES,
+    confidence: float = bootstrap.DEFAULT_CONFIDENCE,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Say what the top of each route consists of: what would cross into a prompt of that many items.
+
+    Parameters
+    ----------
+    records : Records
+        With rankings.
+    top_k : int
+        Items put into the prompt.
+    arms : sequence of str, optional
+    replicates, confidence, seed
+        Of the percentile bootstrap over groups within sources.
+
+    Returns
+    -------
+    DataFrame
+        ``arm``, ``metric`` (one of ``CROSSING_METRICS``), ``estimate``, ``low``, ``high``: share of retrieved items,
+        averaged over queries within source and then over sources. The first three add up to 1; the last three may
+        overlap. Queries for which an arm returned nothing are left out of its mean.
+
+    Raises
+    ------
+    InputError
+        If ``top_k`` is below 1, an arm is unknown or there are no rankings.
+    """
+    if top_k < 1:
+        raise InputError(f"top_k {top_k}: expected a depth of at least 1")
+    if records.rankings is None:
+        raise InputError("no rankings: nothing can cross into a prompt")
+    present = list(dict.fromkeys(records.rankings["arm"]))
+    unknown = [arm for arm in arms or [] if arm not in present]
+    if unknown:
+        raise InputError(f"arm {unknown[0]!r} is not in the rankings; they hold {', '.join(present)}")
+    chosen = records.rankings["arm"].isin(list(arms or present)) & (records.rankings["rank"] <= top_k)
+    shares = _item_shares(scoring.label_ranked(records, records.rankings[chosen]))
+    by_arm = {arm: part.droplevel("arm").add_prefix(f"{arm}:") for arm, part in shares.groupby(level="arm")}
+    wide = pd.concat(by_arm.values(), axis=1)
+    unit = records.queries.set_index("query_id").loc[wide.index]
+    result = bootstrap.ratio_means(
+        wide.reset_index(drop=True),
+        clusters=unit["group"].reset_index(drop=True),
+        sources=unit["source"].reset_index(drop=True),
+        replicates=replicates,
+        confidence=confidence,
+        seed=seed,
+    )
+    table = result.table[result.table["source"] == bootstrap.MACRO]
+    names = table["statistic"].str.rpartition(":")
+    table = table.assign(arm=names[0], metric=names[2])
+    order = {arm: place for place, arm in enumerate(arms or present)}
+    table = table.sort_values("arm", key=lambda column: column.map(order), kind="stable")
+    return table[["arm", "metric", "estimate", "low", "high"]].reset_index(drop=True)
+
+
+def _item_shares(labelled: pd.DataFrame) -> pd.DataFrame:
+    """Average over the items of each route; every share has all its items below the line."""
+    status = labelled["admissible"]
+    kinds = {
+        "admissible": status,
+        "unresolved": status.isna(),
+        "inadmissible": ~status,
+        "wrong_scope": ~labelled["scope"],
+        "policy_disallowed": ~labelled["policy"],
+        "lifecycle_incompatible": ~labelled["lifecycle"],
+    }
+    # fillna only counts what is *known* to be so: an unresolved item is in none of the known kinds.
+    known = pd.DataFrame({name: mask.fillna(False).astype(float) for name, mask in kinds.items()})
+    return known.groupby([labelled["query_id"], labelled["arm"]]).mean()
+
+
+def telling_query(study: Study) -> str:
+    """Choose the query whose routes show most: all three statuses in a feasible matched prefix, then many violations.
+
+    Parameters
+    ----------
+    study : Study
+
+    Returns
+    -------
+    str
+        A query id; the first in table order among equals.
+
+    Raises
+    ------
+    InputError
+        If no query is feasible under any arm.
+    """
+    table = study.per_query[study.per_query["feasible"] == 1]
+    if table.empty:
+        raise InputError("no query reaches the target recall under any arm: nothing to walk through")
+    bounds = table.assign(open=table["upper_bound"] > table["lower_bound"], bad=table["violation_count"].astype(float))
+    score = bounds.groupby("query_id", sort=False).agg(
+        open=("open", "sum"), bad=("any_violation", "sum"), spread=("bad", "std"), short=("matched_prefix", "max")
+    )
+    # A prefix of a dozen items can still be read item by item.
+    readable = score["short"] <= 12
+    order = score.assign(readable=readable).sort_values(
+        ["readable", "open", "bad", "spread"], ascending=False, kind="stable"
+    )
+    return str(order.index[0])
+
+
+def walk_through(study: Study, query_id: str, depth: int) -> pd.DataFrame:
+    """List the routes of one query item by item, with every axis, the status and the end of the matched prefix.
+
+    Parameters
+    ----------
+    study : Study
+    query_id : str
+    depth : int
+        Items of each route to list.
+
+    Returns
+    -------
+    DataFrame
+        ``arm``, ``rank``, ``memory_id``, ``relevant``, ``scope``, ``policy``, ``lifecycle``, ``admissible`` (boolean),
+        ``status`` (in words), ``why`` (the axes that forbid it, or that are unresolved), ``anchor`` (bool), ``prefix``
+        (length of the matched prefix, missing where infeasible), and ``text`` where the memories have one.
+
+    Raises
+    ------
+    InputError
+        If the query is not among those of the study.
+    """
+    records = study.records
+    if query_id not in set(records.queries["query_id"]):
+        raise InputError(f"query {query_id!r} is not in the records")
+    rankings = records.rankings
+    assert rankings is not None  # a study has been scored, so it has rankings
+    rows = scoring.label_ranked(records, rankings[(rankings["query_id"] == query_id) & (rankings["rank"] <= depth)])
+    anchors = scoring.anchors_of(records)
+    own = set(anchors.loc[anchors["query_id"] == query_id, "memory_id"])
+    scored = study.per_query[study.per_query["query_id"] == query_id].set_index("arm")
+    rows["status"] = [STATUS_WORDS.get(value, "unresolved") for value in rows["admissible"]]
+    rows["why"] = [_why(row) for row in rows[list(logic.AXES)].itertuples(index=False)]
+    rows["anchor"] = rows["memory_id"].isin(own)
+    rows["prefix"] = rows["arm"].map(scored["matched_prefix"])
+    if "text" in records.memories:
+        rows["text"] = rows["memory_id"].map(records.memories.set_index("memory_id")["text"])
+    return rows.drop(columns=["score", "usable"], errors="ignore")
+
+
+STATUS_WORDS = {True: "admissible", False: "inadmissible"}
+
+
+def _why(row: Any) -> str:
+    zero = [axis for axis, value in zip(logic.AXES, row, strict=True) if value is not pd.NA and not value]
+    unknown = [axis for axis, value in zip(logic.AXES, row, strict=True) if value is pd.NA]
+    return ", ".join(f"not {axis}" for axis in zero) or ", ".join(f"{axis}?" for axis in unknown)
+
+
+def hiding_means(sweep: pd.DataFrame) -> pd.DataFrame:
+    """Average a label-hiding sweep: over feasible queries within source, then over sources.
+
+    Parameters
+    ----------
+    sweep : DataFrame
+        What ``scoring.hiding_sweep`` returns.
+
+    Returns
+    -------
+    DataFrame
+        ``arm``, ``rate``, ``label_coverage``, ``lower_bound``, ``upper_bound``, ``loss``.
+    """
+    columns = ["label_coverage", "lower_bound", "upper_bound", "loss"]
+    by_source = sweep[sweep["anchors"] > 0].groupby(["arm", "rate", "source"], sort=False)[columns].mean()
+    # skipna=False: a mean over fewer sources would be another quantity.
+    return by_source.groupby(["arm", "rate"], sort=False).mean(skipna=False).reset_index()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, records
+
+if TYPE_CHECKING:
+    from companion.scoring import Summary
 
 _SHOWN = (
     "arm",
@@ -46,10 +48,16 @@ def score(
     labels: Annotated[Path, typer.Option(help="Table of labels; an empty cell or ? is unresolved.")],
     rankings: Annotated[Path, typer.Option(help="Table of rankings: arm, query_id, rank, memory_id.")],
     work: Annotated[Path | None, typer.Option(help="Table of candidates scored per arm and query.")] = None,
-    target_recall: Annotated[str, typer.Option(help="Share of anchors a prefix must reach, such as .8 or 2/3.")] = "0.8",
-    top_k: Annotated[int | None, typer.Option(help="Cut routes to this depth first; default: as long as they are.")] = None,
+    target_recall: Annotated[
+        str, typer.Option(help="Share of anchors a prefix must reach, such as .8 or 2/3.")
+    ] = "0.8",
+    top_k: Annotated[
+        int | None, typer.Option(help="Cut routes to this depth first; default: as long as they are.")
+    ] = None,
     infeasibility_cost: Annotated[float, typer.Option(help="Loss of a query whose route misses the target.")] = 1.0,
-    axes: Annotated[str, typer.Option(help="Axes that make up the status, comma-separated.")] = "scope,policy,lifecycle",
+    axes: Annotated[
+        str, typer.Option(help="Axes that make up the status, comma-separated.")
+    ] = "scope,policy,lifecycle",
     family: Annotated[str, typer.Option(help="admissibility, or non_usable (relevance included).")] = "admissibility",
     replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
     confidence: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
@@ -61,9 +69,13 @@ def score(
     """Read, check and score the tables, then print estimates and contrasts."""
     from companion import scoring, tables
 
-    given = {"memories": memories, "queries": queries, "labels": labels, "rankings": rankings, "work": work}
-    loaded = {name: tables.read_table(path, name) for name, path in given.items() if path is not None}
-    own = tables.Records(**loaded).check()
+    own = tables.Records(
+        tables.read_table(memories, "memories"),
+        tables.read_table(queries, "queries"),
+        tables.read_table(labels, "labels"),
+        tables.read_table(rankings, "rankings"),
+        None if work is None else tables.read_table(work, "work"),
+    ).check()
     table = scoring.score_routes(
         own,
         axes=[axis.strip() for axis in axes.split(",") if axis.strip()],
@@ -72,9 +84,7 @@ def score(
         top_k=top_k,
         infeasibility_cost=infeasibility_cost,
     )
-    summary = scoring.summarise(
-        table, reference=reference, replicates=replicates, confidence=confidence, seed=seed
-    )
+    summary = scoring.summarise(table, reference=reference, replicates=replicates, confidence=confidence, seed=seed)
     if per_query is not None:
         tables.write_table(table[list(_PER_QUERY)], per_query)
     settings = {
@@ -109,7 +119,7 @@ _PER_QUERY = (
 )
 
 
-def _report(summary, settings: dict[str, object], as_json: bool) -> None:  # type: ignore[no-untyped-def]
+def _report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
     macro = summary.contrasts[summary.contrasts["source"] == "macro"]
     if as_json:
         print_json(
@@ -125,11 +135,11 @@ def _report(summary, settings: dict[str, object], as_json: bool) -> None:  # typ
     print_table(summary.arms, "Routes at matched recall", _SHOWN)
     if len(macro):
         shown = macro[macro["metric"].isin(["evidence_recall", "feasible_rate", "loss", *_COMPONENTS])]
-        print_table(pd.DataFrame(shown), f"Minus {settings['reference']}", _CONTRAST_COLUMNS)
-    level = f"{100 * float(str(settings['confidence'])):g}%"
+        print_table(shown, f"Minus {settings['reference']}", _CONTRAST_COLUMNS)
+    level = f"{100 * settings['confidence']:g}%"
     typer.echo(
         f"{level} percentile intervals, {settings['replicates']} replicates over {settings['n_clusters']} groups, "
-        f"seed {settings['seed']}; recall is evaluable for {100 * float(str(settings['evaluable_share'])):.1f}% of queries."
+        f"seed {settings['seed']}; recall is evaluable for {100 * settings['evaluable_share']:.1f}% of queries."
     )
 
 

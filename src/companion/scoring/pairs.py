@@ -21,7 +21,7 @@ LABEL_COLUMNS = ("relevant", *logic.AXES)
 
 
 def encode(values: pd.Series, index: pd.Index, table: str, column: str) -> np.ndarray:
-    """Number the ids of a column by their place in an index.
+    """Replace the ids of a column by their place in an index.
 
     Parameters
     ----------
@@ -119,9 +119,7 @@ class PairLabels:
         place = self.keys.get_indexer(pd.Index(query * len(self.memories) + memory))
         return pd.DataFrame({column: self._column(column, query, memory, place) for column in LABEL_COLUMNS})
 
-    def _column(
-        self, column: str, query: np.ndarray, memory: np.ndarray, place: np.ndarray
-    ) -> pd.arrays.BooleanArray:
+    def _column(self, column: str, query: np.ndarray, memory: np.ndarray, place: np.ndarray) -> pd.arrays.BooleanArray:
         if column == "scope":
             left, right = self.query_namespace[query], self.memory_namespace[memory]
             value, missing = left == right, (left < 0) | (right < 0)

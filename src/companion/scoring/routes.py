@@ -138,9 +138,7 @@ class _RouteRows:
     rank: np.ndarray
 
     @classmethod
-    def build(
-        cls, records: Records, pairs: PairLabels, arms: Sequence[str] | None, top_k: int | None
-    ) -> _RouteRows:
+    def build(cls, records: Records, pairs: PairLabels, arms: Sequence[str] | None, top_k: int | None) -> _RouteRows:
         rankings = records.rankings
         if rankings is None:
             raise InputError("no rankings to score")
@@ -232,16 +230,19 @@ def _anchor_hits(
     found = pd.DataFrame({"key": keys[hit], "route": rows.route[hit], "rank": rows.rank[hit]})
     found = found.merge(table[["key", "anchor"]], on="key")
     # Interchangeable memories share an anchor: only the first of them counts.
-    return need, found.groupby(["route", "anchor"], as_index=False)["rank"].min()
+    return need, found.groupby(["route", "anchor"])["rank"].min().reset_index()
 
 
 def _anchor_codes(query: np.ndarray, memory: np.ndarray, anchor_id: pd.Series) -> np.ndarray:
-    """Number distinct anchors; a memory without an anchor id stands for itself, whatever ids others carry."""
+    """Give every distinct anchor a number; a memory without an anchor id stands for itself."""
     own = anchor_id.isna().to_numpy()
     named = pd.factorize(anchor_id)[0]
-    return pd.DataFrame({"query": query, "own": own, "name": np.where(own, memory, named)}).groupby(
-        ["query", "own", "name"]
-    ).ngroup().to_numpy()
+    return (
+        pd.DataFrame({"query": query, "own": own, "name": np.where(own, memory, named)})
+        .groupby(["query", "own", "name"])
+        .ngroup()
+        .to_numpy()
+    )
 
 
 def _matched_prefix(hits: pd.DataFrame, needed: np.ndarray, routes: int) -> np.ndarray:

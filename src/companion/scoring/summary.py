@@ -175,9 +175,9 @@ def _split(
 
 def _counts(per_query: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
     first = per_query[per_query["arm"] == arms[0]]
-    counts = first.groupby("source", sort=False)["anchors"].agg(
-        queries="size", evaluable=lambda anchors: int((anchors > 0).sum())
-    )
+    by_source = first["anchors"].groupby(first["source"], sort=False)
+    evaluable = (first["anchors"] > 0).groupby(first["source"], sort=False)
+    counts = pd.DataFrame({"queries": by_source.size(), "evaluable": evaluable.sum()})
     counts.loc[MACRO] = counts.sum()
     return counts.astype(int)
 

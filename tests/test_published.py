@@ -1,0 +1,123 @@
+"""The list of published figures: complete, truthful, and in agreement wherever it says recomputed."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from companion import published, reproduce, scoring, studies
+from companion.corpora.frozen import load_frozen
+from companion.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def table():
+    return reproduce.reproduce()
+
+
+@pytest.fixture(scope="module")
+def rhelm():
+    return load_frozen("rhelm")
+
+
+def test_every_published_row_is_listed_once_in_order(table):
+    figures = published.figures()
+    assert len(table) == 269
+    assert table[published.KEYS].equals(figures[published.KEYS].reset_index(drop=True))
+    assert np.array_equal(table["published"], figures["published"], equal_nan=True)
+
+
+def test_every_recomputed_row_agrees(table):
+    recomputed = table[table["status"] == "recomputed"]
+    assert set(recomputed["claim"]) >= {"C8", "C12"}
+    assert recomputed["agrees"].all()
+
+
+def test_statuses_are_known_and_say_why(table):
+    assert set(table["status"]) <= set(reproduce.STATUSES)
+    assert (table["note"].str.len() > 10).all()
+    assert table.loc[table["status"] == "needs-data", "note"].str.contains("companion fetch ").all()
+    settled = table["status"].isin(["recomputed", "replicated"])
+    assert table.loc[settled, "value"].notna().all()
+    assert table.loc[~settled, ["value", "agrees"]].isna().all(axis=None)
+
+
+def test_replication_agrees_exactly_when_the_published_estimate_is_inside(table):
+    rows = table[table["status"] == "replicated"]
+    assert {"C9-source", "C13-source"} <= set(rows["claim"])
+    inside = (rows["low"] <= rows["published"]) & (rows["published"] <= rows["high"])
+    assert (rows["agrees"] == inside).all()
+
+
+def test_the_support_effect_replicates_in_sign_and_size(table):
+    rows = table[table["claim"] == "C13-source"]
+    assert (np.sign(rows["value"]) == np.sign(rows["published"])).all()
+    assert rows["agrees"].all()
+
+
+def test_stage_filter_and_unknown_stage():
+    exposure = reproduce.reproduce("exposure")
+    assert set(exposure["claim"]) == {"C8", "C12"}
+    with pytest.raises(InputError, match="stage 'x'"):
+        reproduce.reproduce("x")
+
+
+def test_published_lookups():
+    row = published.figure("C8", "gpt-5.6-sol", "exposed_minus_withheld", "selectivity_gap")
+    assert (row["published"], row["published_low"], row["published_high"]) == (0.90625, 0.8125, 0.96875)
+    with pytest.raises(InputError, match="no single published figure"):
+        published.figure("C8", "nobody", "x", "y")
+    with pytest.raises(InputError, match="no such published table"):
+        published.table("nothing")
+
+
+def test_loss_parts_add_up_on_the_public_corpus(rhelm):
+    study = studies.support(rhelm, reference="global_dense", replicates=200)
+    parts = studies.decomposition(study.summary)
+    for arm, rows in parts.groupby("arm"):
+        assert rows["estimate"].sum() == pytest.approx(study.summary.contrast(arm, "loss")["estimate"])
+        assert rows["share"].sum() == pytest.approx(1)
+
+
+def test_hiding_labels_keeps_recall_and_opens_the_bounds(rhelm):
+    sweep = scoring.hiding_sweep(rhelm, [0, 0.2, 0.5, 1], top_k=20)
+    clean = scoring.score_routes(rhelm, top_k=20)
+    columns = [c for c in clean.columns if c != "rate"]
+    pd.testing.assert_frame_equal(sweep[sweep["rate"] == 0][columns].reset_index(drop=True), clean)
+    for name in ("evidence_recall", "matched_prefix"):
+        by_rate = [part[name].reset_index(drop=True) for _, part in sweep.groupby("rate")]
+        assert all(part.equals(by_rate[0]) for part in by_rate)
+    nested = sweep.pivot_table(index=["arm", "query_id"], columns="rate", values=["lower_bound", "upper_bound"])
+    assert (nested["lower_bound"].diff(axis=1).iloc[:, 1:] <= 1e-12).all(axis=None)
+    assert (nested["upper_bound"].diff(axis=1).iloc[:, 1:] >= -1e-12).all(axis=None)
+    all_hidden = sweep[(sweep["rate"] == 1) & (sweep["feasible"] == 1)]
+    assert (all_hidden["lower_bound"] == 0).all()
+    assert (all_hidden["upper_bound"] == 1).all()
+    half = sweep[(sweep["rate"] == 0.5) & (sweep["feasible"] == 1)]["label_coverage"].mean()
+    assert half == pytest.approx(0.5, abs=0.05)
+
+
+def test_crossing_shares_equal_a_plain_count(rhelm):
+    table = studies.crossing(rhelm, top_k=5, arms=["global_dense"], replicates=50).set_index("metric")["estimate"]
+    rows = rhelm.rankings[(rhelm.rankings["arm"] == "global_dense") & (rhelm.rankings["rank"] <= 5)]
+    namespace = rhelm.memories.set_index("memory_id")["namespace"]
+    asker = rhelm.queries.set_index("query_id")["namespace"]
+    wrong = [namespace[m] != asker[q] for q, m in zip(rows["query_id"], rows["memory_id"], strict=True)]
+    expected = pd.Series(wrong).groupby(rows["query_id"].to_numpy()).mean().mean()
+    assert table["wrong_scope"] == pytest.approx(expected)
+    assert table[["admissible", "unresolved", "inadmissible"]].sum() == pytest.approx(1)
+    with pytest.raises(InputError, match="arm 'none'"):
+        studies.crossing(rhelm, top_k=5, arms=["none"])
+
+
+def test_walk_through_agrees_with_the_scores(rhelm):
+    study = studies.support(rhelm, replicates=10)
+    query = studies.telling_query(study)
+    route = studies.walk_through(study, query, depth=20)
+    scored = study.per_query[study.per_query["query_id"] == query].set_index("arm")
+    for arm, rows in route.groupby("arm"):
+        size = scored.loc[arm, "matched_prefix"]
+        if pd.notna(size):
+            inside = rows[rows["rank"] <= size]
+            assert (inside["status"] == "inadmissible").sum() == scored.loc[arm, "violation_count"]
+    with pytest.raises(InputError, match="query 'x'"):
+        studies.walk_through(study, "x", depth=3)
