@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from companion import agreement
 from companion.agreement import PairTable, alpha, alpha_interval, exact_agreement, rebuild_table
 from companion.errors import InputError
+from companion.paths import data_dir
 
 PUBLISHED_TABLES = {"prohibited": (2, 24, 181), "scope": (30, 1, 176), "usable_evidence": (83, 6, 118)}
 
@@ -137,7 +138,7 @@ def test_specific_agreement_separates_the_two_answers() -> None:
 def test_recomputable_matches_the_published_rows() -> None:
     got = agreement.recomputable(replicates=200).set_index(["subject", "metric"])
     assert set(got.index.get_level_values(0)) == set(PUBLISHED_TABLES)
-    figures = pd.read_csv(agreement.data_dir() / "published" / "figures.csv")
+    figures = pd.read_csv(data_dir() / "published" / "figures.csv")
     figures = figures[figures["claim"] == "agreement"].set_index(["subject", "metric"])
     assert np.allclose(got["value"], figures.loc[got.index, "estimate"], atol=1e-9)
     alphas = got.xs("krippendorff_alpha", level="metric")

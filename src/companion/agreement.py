@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from companion.bootstrap import DEFAULT_CONFIDENCE, DEFAULT_REPLICATES, Resamples
 from companion.errors import InputError
-from companion.paths import data_dir
+from companion.published import figures
 
 CLAIM = "agreement"
 _COLUMNS = ["claim", "subject", "contrast", "metric", "value", "low", "high", "how"]
@@ -154,9 +154,7 @@ def answer_counts(ratings: pd.DataFrame) -> NDArray[np.int64]:
         Fewer than two annotators.
     """
     if ratings.shape[1] < 2:
-        raise InputError(
-            f"agreement: {ratings.shape[1]} column(s) of answers; expected one per annotator, two or more"
-        )
+        raise InputError(f"agreement: {ratings.shape[1]} column(s) of answers; expected one per annotator, two or more")
     codes, answers = pd.factorize(ratings.astype(object).to_numpy().ravel())
     given = codes >= 0
     record = np.repeat(np.arange(len(ratings)), ratings.shape[1])[given]
@@ -190,9 +188,7 @@ def rebuild_table(agreement: float, alpha: float, n: int, tolerance: float = 5e-
         An agreement outside 0 to 1, no records, or a tolerance too wide to tell two tables apart.
     """
     if not 0 <= agreement <= 1 or n < 1:
-        raise InputError(
-            f"agreement {agreement} over {n} records; expected a share from 0 to 1 and a record or more"
-        )
+        raise InputError(f"agreement {agreement} over {n} records; expected a share from 0 to 1 and a record or more")
     split = round(n * (1 - agreement))
     if abs((n - split) / n - agreement) > tolerance:
         return None
@@ -287,9 +283,7 @@ def prevalence_grid(n: int = 207, splits: NDArray[np.int64] | None = None, step:
     chosen = np.arange(int(0.3 * n) + 1) if splits is None else np.asarray(splits, dtype=np.int64)
     if n < 1 or step < 1 or (len(chosen) and not (chosen.min() >= 0 and chosen.max() <= n)):
         raise InputError(f"prevalence grid: n {n}, step {step}, splits {chosen}; expected 1 <= n, 0 <= split <= n")
-    rows = [
-        _describe(PairTable(yes, int(s), n - int(s) - yes)) for s in chosen for yes in range(0, n - s + 1, step)
-    ]
+    rows = [_describe(PairTable(yes, int(s), n - int(s) - yes)) for s in chosen for yes in range(0, n - s + 1, step)]
     return pd.DataFrame(rows)
 
 
@@ -307,9 +301,8 @@ def published() -> pd.DataFrame:
         One row per axis, index ``axis``: n, exact_agreement, alpha as published; both_yes, split, both_no (Int64,
         ``<NA>`` where no two-answer table gives the figures).
     """
-    figures = pd.read_csv(data_dir() / "published" / "figures.csv")
-    rows = figures[figures["claim"] == CLAIM]
-    wide = rows.pivot_table(index="subject", columns="metric", values="estimate", sort=False)
+    rows = figures(CLAIM)
+    wide = rows.pivot_table(index="subject", columns="metric", values="published", sort=False)
     out = pd.DataFrame(
         {
             "n": rows.groupby("subject", sort=False)["n"].first().astype("int64"),
@@ -317,8 +310,8 @@ def published() -> pd.DataFrame:
             "alpha": wide["krippendorff_alpha"],
         }
     )
-    figures_of = zip(out["exact_agreement"], out["alpha"], out["n"], strict=True)
-    tables = [rebuild_table(float(share), float(value), int(n)) for share, value, n in figures_of]
+    pairs = zip(out["exact_agreement"], out["alpha"], out["n"], strict=True)
+    tables = [rebuild_table(float(share), float(value), int(n)) for share, value, n in pairs]
     for name in ("both_yes", "split", "both_no"):
         out[name] = pd.array([None if t is None else getattr(t, name) for t in tables], dtype="Int64")
     return out.rename_axis("axis")
