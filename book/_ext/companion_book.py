@@ -53,7 +53,7 @@ def configure(app: Sphinx, config: Config) -> None:
         options.update(use_repository_button=True, use_issues_button=True, use_source_button=True)
         options["launch_buttons"] = {
             "binderhub_url": "https://mybinder.org",
-            "colab_url": "https://colab.research.google.com",
+            "thebe": True,
             "notebook_interface": "jupyterlab",
         }
     else:
@@ -78,6 +78,33 @@ def write_assets(app: Sphinx) -> None:
     app.add_css_file(STYLE)
 
 
+def tidy_scripts(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Drop scripts that two extensions both add, and Thebe's where no live code is offered.
+
+    A script that declares a constant twice stops with an error on every page.
+    """
+    thebe = bool(app.config.html_theme_options.get("launch_buttons", {}).get("thebe"))
+    kept, seen = [], set()
+    for script in context.get("script_files", []):
+        body = str(getattr(script, "attributes", {}).get("body") or "")
+        key = body or str(script)
+        is_thebe = "sphinx-thebe.js" in str(script) or "THEBE_JS_URL" in body
+        if key not in seen and (thebe or not is_thebe):
+            kept.append(script)
+        seen.add(key)
+    context["script_files"] = kept
+    if not thebe:
+        context["css_files"] = [css for css in context.get("css_files", []) if "sphinx-thebe" not in str(css)]
+
+
+def point_at_sources(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Let launch buttons name the text notebook of the repository, whatever form the page was built from."""
+    for group in context.get("header_buttons", []):
+        for button in group.get("buttons", []):
+            if isinstance(button.get("url"), str):
+                button["url"] = button["url"].replace(f"{pagename}.ipynb", f"{pagename}.md")
+
+
 def add_script(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Load the charts' script on pages that hold a chart, and nowhere else."""
     if 'data-companion="chart"' in (context.get("body") or ""):
@@ -93,5 +120,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", configure, priority=900)
     app.connect("builder-inited", write_assets)
     app.connect("html-page-context", add_script)
+    app.connect("html-page-context", tidy_scripts, priority=990)
+    app.connect("html-page-context", point_at_sources, priority=990)
     app.add_directive("companion-data", DataTable)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

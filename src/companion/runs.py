@@ -252,7 +252,8 @@ def own_kernel() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="companion-kernel-") as folder:
         spec = Path(folder) / "kernels" / "python3"
         spec.mkdir(parents=True)
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        # Only errors: the kernel warns at every start that it talks to its own machine unencrypted.
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
         text = json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"})
         (spec / "kernel.json").write_text(text, encoding="utf-8")
         before = os.environ.get("JUPYTER_PATH")
@@ -452,7 +453,8 @@ def headlines(node: Any) -> list[dict[str, Any]]:
     """
     outputs = (output for cell in node.cells for output in cell.get("outputs", []))
     bundles = (output.get("data", {}) for output in outputs)
-    return [dict(data[key]) for data in bundles for key in (HEADLINE_MIME, _RECORD_MIME) if key in data]
+    found = [data[key] for data in bundles for key in (HEADLINE_MIME, _RECORD_MIME) if key in data]
+    return [{key: item.get(key) for key in ("name", "estimate", "low", "high")} for item in found]
 
 
 def _replace(path: Path, text: str) -> None:

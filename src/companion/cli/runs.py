@@ -13,14 +13,25 @@ from companion.cli._common import print_json
 from companion.errors import InputError
 
 
+# Between name and value of one pair; no argument of a process can hold it.
+_BETWEEN = "\0"
+
+
 class _PairsCommand(TyperCommand):
     """A command whose ``-p`` takes a name and a value, as papermill's does; Typer has no such option type."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        for option in self.params:
-            if option.name == "pairs":
-                option.nargs = 2
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Join each ``-p NAME VALUE`` into one argument before the options are read."""
+        joined: list[str] = []
+        rest = iter(args)
+        for word in rest:
+            joined.append(word)
+            if word in {"-p", "--parameter"}:
+                pair = [part for part in (next(rest, None), next(rest, None)) if part is not None]
+                if len(pair) != 2:
+                    raise InputError(f"{' '.join([word, *pair])}: expected a name and a value after {word}")
+                joined.append(_BETWEEN.join(pair))
+        return super().parse_args(ctx, joined)
 
 
 Pairs = Annotated[
@@ -91,8 +102,14 @@ def book(
     typer.echo(index)
 
 
-def _pairs(given: list[Any]) -> list[tuple[str, str]]:
-    return [(str(name), str(value)) for name, value in given]
+def _pairs(given: list[str]) -> list[tuple[str, str]]:
+    pairs = []
+    for text in given:
+        name, found, value = text.partition(_BETWEEN)
+        if not found:
+            raise InputError(f"-p {text}: expected a name and a value, as in -p top_k 10")
+        pairs.append((name, value))
+    return pairs
 
 
 def _folder(path: Path) -> Path:

@@ -25,7 +25,7 @@ class Parameter:
     default : Any
         The literal that the `parameters` cell assigns.
     help : str
-        The comment behind the assignment, or an empty string.
+        The comment behind the assignment or directly above it, or an empty string.
     """
 
     name: str
@@ -39,7 +39,7 @@ def read_parameters(source: str, origin: str = "parameters cell") -> list[Parame
     Parameters
     ----------
     source : str
-        Python source of the cell: assignments of literals, each with an optional comment on its last line.
+        Python source of the cell: assignments of literals, each with an optional comment.
     origin : str
         How messages call the cell.
 
@@ -67,7 +67,7 @@ def read_parameters(source: str, origin: str = "parameters cell") -> list[Parame
             default = ast.literal_eval(value) if value is not None else None
         except ValueError as error:
             raise InputError(f"{origin}, line {node.lineno}: {target} is not a literal value") from error
-        found.append(Parameter(target, default, comments.get(node.end_lineno or node.lineno, "")))
+        found.append(Parameter(target, default, _help(node, comments)))
     return found
 
 
@@ -79,13 +79,31 @@ def _assignment(node: ast.stmt) -> tuple[str | None, ast.expr | None]:
     return None, None
 
 
+def _help(node: ast.stmt, comments: dict[int, str]) -> str:
+    """Return the comment behind an assignment, or else the comment lines directly above it."""
+    lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    behind = [comments[line] for line in lines if line in comments]
+    if behind:
+        return " ".join(behind)
+    above: list[str] = []
+    line = node.lineno - 1
+    while -line in comments:
+        above.insert(0, comments[-line])
+        line -= 1
+    return " ".join(above)
+
+
 def _comments(source: str) -> dict[int, str]:
+    """Return comments by line; a line that holds nothing else counts negative."""
+    lines = source.splitlines()
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {
-        token.start[0]: token.string.lstrip("# ").strip()
-        for token in tokens
-        if token.type == tokenize.COMMENT and source.splitlines()[token.start[0] - 1].lstrip()[:1] != "#"
-    }
+    found = {}
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            line = token.start[0]
+            alone = lines[line - 1].lstrip().startswith("#")
+            found[-line if alone else line] = token.string.lstrip("# ").strip()
+    return found
 
 
 def find_parameters(cells: Sequence[str]) -> list[Parameter]:

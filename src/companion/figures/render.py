@@ -156,8 +156,11 @@ def still(
     width, height = (round(float(size) * 96 / 72) for size in fig.get_size_inches() * 72)
     parts = [
         f'<figure class="companion-figure" id="fig-{name}" data-companion="still">',
+        # A box of their own: the theme hides every later sibling caption together with an image.
+        '<div class="companion-images">',
         _image(svg, alt, width, height, "companion-image only-light"),
         _image(_dark(svg), alt, width, height, "companion-image only-dark"),
+        "</div>",
         f"<figcaption>{inline_markdown(caption)}</figcaption>",
         _behind(table, name, caption, formats, intervals),
         "</figure>",
@@ -429,8 +432,7 @@ def _image(svg: str, alt: str, width: int, height: int, classes: str) -> str:
     source = "data:image/svg+xml," + quote(svg, safe=" =:/,;!$()*@~?[]{}|^")
     source = source.replace("'", "%27")
     return (
-        f'<img class="{classes}" width="{width}" height="{height}" '
-        f'alt="{html.escape(alt, quote=True)}" src="{source}">'
+        f'<img class="{classes}" width="{width}" height="{height}" alt="{html.escape(alt, quote=True)}" src="{source}">'
     )
 
 

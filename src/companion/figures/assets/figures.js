@@ -61,6 +61,7 @@ function fitFacets(spec, width) {
   }
 }
 
+const embed = vegaEmbed;
 const drawn = new Map();
 
 function element(figure, name) {
@@ -84,11 +85,12 @@ async function draw(figure) {
   const holder = document.createElement("div");
   live.replaceChildren(holder);
   figure.classList.add("companion-drawing");
-  const result = await window_embed(holder, composed ? fitted(spec, width) : spec, {
+  const result = await embed(holder, composed ? fitted(spec, width) : spec, {
     mode: "vega-lite",
     renderer: "svg",
     actions: false,
-    config: CONFIG,
+    // On a phone a long legend takes two columns instead of being cut.
+    config: width < NARROW ? { ...CONFIG, legend: { ...CONFIG.legend, columns: 2 } } : CONFIG,
     loader,
     tooltip: { theme: "companion" },
     bind: element(figure, "controls"),
@@ -100,8 +102,6 @@ async function draw(figure) {
   figure.classList.add("companion-drawn");
   label(figure);
 }
-
-const window_embed = vegaEmbed;
 
 function bound(spec) {
   return new Set((spec.params || []).filter((param) => param.bind && !param.select).map((param) => param.name));
