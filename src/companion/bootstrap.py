@@ -37,7 +37,7 @@ MACRO = "macro"
 """Label of the row that weighs every source the same."""
 
 Method = Literal["percentile", "t"]
-_CHUNK_CELLS = 2_000_000  # weights held at once; 2 million float64 are 16 MB
+_CHUNK_CELLS = 250_000  # weights held at once: 2 MB as float64, which stays in the processor's cache
 _ONE_SOURCE = "all"
 
 
@@ -116,9 +116,7 @@ class Resamples:
         if not self.names:
             object.__setattr__(self, "names", tuple(str(position) for position in range(len(self.sizes))))
         if len(self.names) != len(self.sizes) or len(set(self.names)) != len(self.names):
-            raise InputError(
-                f"bootstrap: stratum names are {self.names}; expected {len(self.sizes)} different names"
-            )
+            raise InputError(f"bootstrap: stratum names are {self.names}; expected {len(self.sizes)} different names")
 
     @property
     def n_clusters(self) -> int:
@@ -131,7 +129,7 @@ class Resamples:
         Parameters
         ----------
         rows : int, optional
-            Replicates per chunk; by default what keeps a chunk near 16 MB.
+            Replicates per chunk; by default what keeps a chunk near 2 MB.
 
         Yields
         ------
@@ -180,32 +178,43 @@ class _Sums:
     def labels(self) -> list[str]:
         return [*self.names, *self.contrasts]
 
+    @property
+    def places(self) -> dict[str, int]:
+        """Row of every source and of "macro"; with one source they share it."""
+        rows = {source: row for row, source in enumerate(self.sources)}
+        return rows | {MACRO: len(rows) if len(rows) > 1 else 0}
+
+    @property
+    def n_rows(self) -> int:
+        return self.places[MACRO] + 1
+
     def means(self, weights: NDArray[Any]) -> NDArray[np.float64]:
-        """Source means, macro means and their contrasts; shape (sources + 1, labels, rows of weights)."""
-        out = np.empty((len(self.sources) + 1, len(self.labels), len(weights)))
+        """Source means, macro means and their contrasts; shape (rows, labels, rows of weights)."""
+        out = np.empty((self.n_rows, len(self.labels), len(weights)))
         dense = np.asarray(weights, dtype=np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             for row, part in enumerate(self.sources.values()):
                 total = (dense[:, part] @ self.sums[part]).T
                 number = (dense[:, part] @ self.pattern[part]).T[self.pattern_of]
-                out[row, : len(self.names)] = total / number  # 0 / 0 is NaN: undefined, never 0
-        out[-1, : len(self.names)] = out[:-1, : len(self.names)].mean(axis=0)
-        self._contrast(out)
+                np.divide(total, number, out=out[row, : len(self.names)])  # 0 / 0 is NaN: undefined, never 0
+        self._finish(out)
         return out
 
     def influences(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Linearised cluster contributions; shape (sources + 1, labels, clusters), 0 outside a source."""
-        out = np.zeros((len(self.sources) + 1, len(self.labels), len(self.sums)))
+        """Linearised cluster contributions; shape (rows, labels, clusters), 0 outside a source."""
+        out = np.zeros((self.n_rows, len(self.labels), len(self.sums)))
         with np.errstate(invalid="ignore", divide="ignore"):
             for row, part in enumerate(self.sources.values()):
                 mean = estimates[row, : len(self.names)]
                 residual = self.sums[part] - self.counts[part] * mean
                 out[row, : len(self.names), part] = (residual / self.counts[part].sum(axis=0)).T
-        out[-1, : len(self.names)] = out[:-1, : len(self.names)].mean(axis=0)
-        self._contrast(out)
+        self._finish(out)
         return out
 
-    def _contrast(self, out: NDArray[np.float64]) -> None:
+    def _finish(self, out: NDArray[np.float64]) -> None:
+        """Fill in the macro row and the contrasts."""
+        if len(self.sources) > 1:
+            out[-1, : len(self.names)] = out[:-1, : len(self.names)].mean(axis=0)
         # Term by term rather than a matrix product: 0 * NaN would spread a statistic the contrast does not use.
         at = {name: i for i, name in enumerate(self.names)}
         for row, terms in enumerate(self.contrasts.values(), start=len(self.names)):
@@ -256,13 +265,13 @@ class BootstrapResult:
         InputError
             If the name or the source is unknown.
         """
-        rows = [*self._sums.sources, MACRO]
+        places = self._sums.places
         label = _position(self._sums.labels, statistic, "statistic")
-        if source not in rows and (self.table["source"] == source).any():
+        if source not in places and (self.table["source"] == source).any():
             return np.full(self.resamples.replicates, np.nan)  # a source without a single evaluable unit
-        row = _position(rows, source, "source")
+        _position(list(places), source, "source")
         kept = _replicate(self._sums, self.resamples) if self._kept is None else self._kept
-        return kept[row, label].copy()
+        return kept[places[source], label].copy()
 
     def replicate_quantiles(self, statistic: str, probs: ArrayLike, source: str = MACRO) -> NDArray[np.float64]:
         """Return quantiles of the defined replicates, e.g. for a slider over confidence levels.
@@ -384,9 +393,13 @@ def ratio_means(
     }
     resamples = Resamples(int(seed), int(replicates), float(confidence), tuple(sizes.values()), tuple(sizes))
     drawn = _replicate(sums, resamples)
+    undefined = np.isnan(drawn).sum(axis=-1)
     estimates = sums.means(np.ones((1, len(sums.sums))))[:, :, 0]
-    ends = _percentile(drawn, confidence) if method == "percentile" else _student(sums, estimates, confidence)
-    table = _tabulate(sums, estimates, ends, np.isnan(drawn).sum(axis=-1), keys["source"].unique(), replicates)
+    if method == "percentile":
+        ends = _percentile(drawn.copy() if keep_replicates else drawn, confidence)
+    else:
+        ends = _student(sums, estimates, confidence)
+    table = _tabulate(sums, estimates, ends, undefined, keys["source"].unique(), replicates)
     return BootstrapResult(table, settings, resamples, sums, drawn if keep_replicates else None)
 
 
@@ -414,14 +427,10 @@ def _as_values(values: pd.DataFrame | ArrayLike) -> pd.DataFrame:
         try:
             columns[name] = data[name].to_numpy(dtype=np.float64, na_value=np.nan)
         except (TypeError, ValueError):
-            raise InputError(
-                f"bootstrap: statistic {name!r} has type {data[name].dtype}; expected numbers"
-            ) from None
+            raise InputError(f"bootstrap: statistic {name!r} has type {data[name].dtype}; expected numbers") from None
         if np.isinf(columns[name]).any():
             row = int(np.isinf(columns[name]).argmax())
-            raise InputError(
-                f"bootstrap: statistic {name!r}, row {row}: infinite; expected a finite number or missing"
-            )
+            raise InputError(f"bootstrap: statistic {name!r}, row {row}: infinite; expected a finite number or missing")
     return pd.DataFrame(columns)
 
 
@@ -438,9 +447,7 @@ def _as_contrasts(
             raise InputError(f"bootstrap: contrast {name!r} has {what}; expected some of {', '.join(names)}")
         terms[name] = {part: float(coefficient) for part, coefficient in parts.items()}
         if not np.isfinite(list(terms[name].values())).all():
-            raise InputError(
-                f"bootstrap: contrast {name!r} has coefficients {terms[name]}; expected finite numbers"
-            )
+            raise InputError(f"bootstrap: contrast {name!r} has coefficients {terms[name]}; expected finite numbers")
     return terms
 
 
@@ -460,9 +467,7 @@ def _as_keys(
         }
     )
     if (keys["source"] == MACRO).any():
-        raise InputError(
-            f"bootstrap: a source is named {MACRO!r}; expected another name, since that row is the mean"
-        )
+        raise InputError(f"bootstrap: a source is named {MACRO!r}; expected another name, since that row is the mean")
     if not split_clusters:
         homes = keys.drop_duplicates().sort_values(["source", "cluster", "stratum"])
         torn = homes[homes.duplicated(["source", "cluster"])]
@@ -501,8 +506,7 @@ def _reduce(
     sizes = index.groupby("source", sort=True).size()
     stops = sizes.cumsum()
     sources = {
-        str(name): slice(int(stop - size), int(stop))
-        for (name, size), stop in zip(sizes.items(), stops, strict=True)
+        str(name): slice(int(stop - size), int(stop)) for (name, size), stop in zip(sizes.items(), stops, strict=True)
     }
     # Statistics defined for the same units share their denominators: compute each pattern once.
     pattern, pattern_of = np.unique(counts.to_numpy(), axis=1, return_inverse=True)
@@ -527,18 +531,22 @@ def _any_part(defined: pd.DataFrame, contrasts: dict[str, dict[str, float]]) -> 
 
 
 def _replicate(sums: _Sums, resamples: Resamples) -> NDArray[np.float64]:
-    """Every replicate of every label; shape (sources + 1, labels, replicates)."""
-    out = np.empty((len(sums.sources) + 1, len(sums.labels), resamples.replicates))
+    """Every replicate of every label; shape (rows, labels, replicates)."""
+    out = np.empty((sums.n_rows, len(sums.labels), resamples.replicates))
     for start, weights in resamples.chunks():
         out[:, :, start : start + len(weights)] = sums.means(weights)
     return out
 
 
 def _percentile(drawn: NDArray[np.float64], confidence: float) -> NDArray[np.float64]:
-    """Take the ends of the percentile interval over defined replicates; shape (2, sources + 1, labels)."""
+    """Take the ends of the percentile interval over defined replicates; shape (2, rows, labels).
+
+    Replicates are put in another order within each row and label.
+    """
     tail = (1 - confidence) / 2
     probs = (tail, 1 - tail)
-    ends = np.quantile(drawn, probs, axis=-1)  # NaN wherever a replicate is undefined: done again below
+    ends = np.quantile(drawn, probs, axis=-1, overwrite_input=True)
+    # NaN wherever a replicate is undefined: there the interval is over the defined ones.
     for row, label in np.argwhere(np.isnan(ends[0])):
         values = drawn[row, label]
         values = values[~np.isnan(values)]
@@ -548,7 +556,7 @@ def _percentile(drawn: NDArray[np.float64], confidence: float) -> NDArray[np.flo
 
 
 def _student(sums: _Sums, estimates: NDArray[np.float64], confidence: float) -> NDArray[np.float64]:
-    """Take the ends of the t interval of a stratified cluster sample; shape (2, sources + 1, labels)."""
+    """Take the ends of the t interval of a stratified cluster sample; shape (2, rows, labels)."""
     from scipy import stats
 
     parts = sums.influences(estimates)
@@ -558,7 +566,7 @@ def _student(sums: _Sums, estimates: NDArray[np.float64], confidence: float) -> 
     # A stratum with one cluster has no spread to estimate from: it adds neither variance nor degrees of freedom.
     factor = np.divide(sizes, sizes - 1, out=np.zeros_like(sizes), where=sizes > 1)
     error = np.sqrt((centred**2 * factor[sums.strata]).sum(axis=-1))
-    slices = [*sums.sources.values(), slice(None)]
+    slices = [*sums.sources.values(), slice(None)][: sums.n_rows]
     freedom = np.array([len(sums.strata[s]) - len(np.unique(sums.strata[s])) for s in slices], dtype=np.float64)
     reach = stats.t.ppf((1 + confidence) / 2, np.where(freedom > 0, freedom, np.nan))
     return np.stack([estimates - reach[:, None] * error, estimates + reach[:, None] * error])
@@ -573,8 +581,7 @@ def _tabulate(
     replicates: int,
 ) -> pd.DataFrame:
     """Lay the results out as one row per label and source, sources in sorted order and "macro" last."""
-    present = [*sums.sources, MACRO]
-    at = {name: row for row, name in enumerate(present)}
+    at = sums.places
     names = [*sorted(str(name) for name in given_sources), MACRO]
     rows = []
     for label, statistic in enumerate(sums.labels):

@@ -26,9 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def exposure(
     outcomes: Annotated[Path, typer.Argument(help="Table of outcomes: reader, scenario, axis, pair, ...")],
-    stratify: Annotated[
-        str, typer.Option(help="Resample scenarios within their axis, or 'none': together.")
-    ] = "axis",
+    stratify: Annotated[str, typer.Option(help="Resample scenarios within their axis, or 'none': together.")] = "axis",
     replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
     confidence: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
@@ -54,7 +52,8 @@ def exposure(
     print_table(
         effects,
         f"Exposed minus withheld: {settings['n_scenarios']} scenarios resampled {within}, "
-        f"{confidence:.0%} percentile intervals, {replicates:,} replicates, seed {seed}",
+        f"{100 * confidence:g}% percentile intervals, {replicates:,} replicates, seed {seed}",
+        ["reader", "metric", "estimate", "low", "high", "n"],
     )
     shown = ["reader", "metric", "low", "high", "at_or_below_low", "at_or_above_high", "agree_low", "agree_high"]
     print_table(parts["exact"], "The same intervals enumerated, and the share of seeds that agree", shown)

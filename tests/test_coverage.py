@@ -1,0 +1,170 @@
+"""The coverage study: its intervals are those of the bootstrap, its truth is the truth, and its verdicts hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from companion import coverage
+from companion.bootstrap import Resamples, ratio_means
+from companion.coverage import ExposureModel, exposure_coverage, exposure_model, group_coverage
+from companion.errors import InputError
+
+OUTCOMES = Path(__file__).parents[1] / "data" / "published" / "exposure_outcomes.csv"
+
+
+def model(scenarios: int = 4, **change) -> ExposureModel:
+    settings = {
+        "admissible": {"a": 0.9, "b": 0.4, "c": 0.7, "d": 1.0},
+        "inadmissible": {"a": 0.2, "b": 0.0, "c": 0.3, "d": 0.1},
+        "scenarios": scenarios,
+    }
+    return ExposureModel(**(settings | change))
+
+
+def differences(seed: int = 0, between: float = 0.3, groups: int = 7) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    group = rng.integers(0, groups, 60 * groups)
+    return pd.DataFrame({"group": group, "value": rng.normal(0, between, groups)[group] + rng.normal(0, 1, len(group))})
+
+
+@pytest.mark.parametrize("method", ["percentile", "t"])
+def test_intervals_are_those_of_the_bootstrap(method):
+    rng = np.random.default_rng(3)
+    sizes = np.array([3, 1, 4, 2, 5, 2])
+    strata = np.array([0, 0, 0, 1, 1, 1])
+    sums = rng.integers(-4, 5, (5, 6)).astype(float)
+    for row in sums:
+        result = ratio_means(
+            np.repeat(row / sizes, sizes)[:, None],
+            clusters=np.repeat(np.arange(6), sizes),
+            strata=np.repeat(strata, sizes),
+            method=method,
+            replicates=300,
+        )
+        assert result.resamples.sizes == (3, 3)
+        if method == "t":
+            low, high = coverage._student(row[None], sizes.astype(float), strata, 0.95)
+        else:
+            low, high = coverage._percentile(row[None], sizes.astype(float), result.resamples)
+        expected = result.row("0")
+        assert [low[0], high[0]] == pytest.approx([expected.low, expected.high], abs=1e-12)
+
+
+def test_draws_average_to_the_truth():
+    drawn = model(withheld=0.1).draw(np.random.default_rng(0), 20_000)
+    truth = model(withheld=0.1).truth
+    assert truth["relevant_admissible"] == pytest.approx(0.75 - 0.1)
+    assert truth["relevant_inadmissible"] == pytest.approx(0.15 - 0.1)
+    assert truth["selectivity_gap"] == pytest.approx(0.6)
+    for statistic, values in drawn.items():
+        means = values.mean(axis=1)
+        assert values.shape == (20_000, 16)
+        assert means.mean() == pytest.approx(truth[statistic], abs=4 * means.std() / np.sqrt(20_000))
+    # Axis a, scenarios 0 to 3: variance of a Beta-binomial share plus that of the withheld share.
+    m, c, n, q = 0.9, 1.0, 2, 0.1
+    variance = m * (1 - m) / n * (1 + (n - 1) / (c + 1)) + q * (1 - q) / n
+    assert drawn["relevant_admissible"][:, 0].var() == pytest.approx(variance, rel=0.05)
+    assert (drawn["relevant_admissible"][:, 12:] >= 0).all()  # axis d always discloses: never below 1 - 1
+
+
+def test_small_studies_are_covered_too_rarely_and_large_ones_as_promised():
+    small = exposure_coverage(model(4), simulations=1500, replicates=1000).set_index(["statistic", "method"])
+    large = exposure_coverage(model(60), simulations=1000, replicates=1000).set_index(["statistic", "method"])
+    key = ("selectivity_gap", "percentile, within strata")
+    assert small.coverage[key] < 0.95 - 4 * small.coverage_se[key]
+    assert small.coverage["selectivity_gap", "t, within strata"] > small.coverage[key] + 0.02
+    for method in ("percentile, within strata", "t, within strata"):
+        row = large.loc[("selectivity_gap", method)]
+        assert row.coverage == pytest.approx(0.95, abs=0.01 + 3 * row.coverage_se)
+    assert (small.below + small.above + small.coverage).to_numpy() == pytest.approx(np.ones(9))
+    assert (large.zero_width == 0).all()
+
+
+def test_group_intervals_with_seven_groups_and_with_many():
+    few = differences()
+    seven = group_coverage(few["value"], few["group"], between_sd=0.3).set_index("method")
+    assert seven.coverage["percentile, groups"] < 0.95 - 4 * seven.coverage_se["percentile, groups"]
+    assert seven.coverage["t, groups"] == pytest.approx(0.95, abs=0.02)
+    many = differences(groups=80)
+    eighty = group_coverage(many["value"], many["group"], simulations=1000, replicates=1000).set_index("method")
+    assert eighty.coverage["percentile, groups"] == pytest.approx(0.945, abs=0.025)
+    assert seven.truth.iloc[0] == pytest.approx(few["value"].mean(), abs=1e-12)
+
+
+def test_variance_components_equal_the_f_test():
+    # Balanced groups: F = 1 + n * between / within.
+    table = pd.DataFrame({"group": np.repeat(range(6), 9), "value": np.random.default_rng(1).normal(size=54)})
+    table["value"] += table["group"]
+    result = group_coverage(table["value"], table["group"], simulations=1, replicates=1).attrs["settings"]
+    f = stats.f_oneway(*(part for _, part in table.groupby("group")["value"])).statistic
+    assert 1 + 9 * result["between_sd"] ** 2 / result["within_sd"] ** 2 == pytest.approx(f)
+    assert result["within_sd"] ** 2 == pytest.approx(table.groupby("group")["value"].var().mean())
+    assert result["n_groups"] == 6
+    assert result["n_queries"] == 54
+
+
+def test_same_seed_same_table_and_settings_travel():
+    few = differences()
+    for make in (
+        lambda seed: exposure_coverage(model(), simulations=300, replicates=100, seed=seed),
+        lambda seed: group_coverage(few["value"], few["group"], simulations=300, replicates=100, seed=seed),
+    ):
+        pd.testing.assert_frame_equal(make(1), make(1))
+        assert not make(1)["mean_width"].equals(make(2)["mean_width"])
+        kept = make(1).attrs["settings"]
+        assert [kept[k] for k in ("seed", "simulations", "replicates", "confidence")] == [1, 300, 100, 0.95]
+        assert (make(1)["simulations"] == 300).all()
+
+
+def test_model_of_a_published_reader():
+    outcomes = pd.read_csv(OUTCOMES)
+    made = exposure_model(outcomes, "deepseek-v4-pro")
+    assert made.scenarios == 4
+    assert made.pairs == 2
+    assert made.inadmissible == {
+        "as_of_time": 0.375,
+        "lifecycle_intent": 0.0,
+        "policy_purpose": 0.0,
+        "principal_scope": 0.375,
+    }
+    assert made.truth["selectivity_gap"] == pytest.approx(0.65625)
+
+
+def test_missing_differences_and_row_order_do_not_matter():
+    few = differences()
+    one = group_coverage(few["value"], few["group"], simulations=50, replicates=50)
+    more = pd.concat([few, pd.DataFrame({"group": [0, 99], "value": [np.nan, np.nan]})]).sample(frac=1, random_state=0)
+    pd.testing.assert_frame_equal(one, group_coverage(more["value"], more["group"], simulations=50, replicates=50))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: model(admissible={"a": 1.2}, inadmissible={"a": 0.1}),
+        lambda: model(inadmissible={"a": 0.1}),
+        lambda: model(concentration=0.0),
+        lambda: model(scenarios=1),
+        lambda: exposure_coverage(model(), simulations=0),
+        lambda: exposure_coverage(model(), replicates=0),
+        lambda: exposure_coverage(model(), confidence=1.0),
+        lambda: group_coverage([1.0, 2.0], ["a", "a"]),
+        lambda: group_coverage([1.0, 2.0], ["a", "b"]),
+        lambda: group_coverage([1.0, 2.0, np.inf], ["a", "a", "b"]),
+        lambda: group_coverage([1.0, 2.0, 3.0], ["a", "a", "b"], between_sd=-1),
+    ],
+)
+def test_refusals(call):
+    with pytest.raises(InputError):
+        call()
+
+
+def test_blocks_use_different_resamples():
+    seeds = [sub for _, _, sub in coverage._blocks(1000, 0)]
+    assert len(set(seeds)) == 4
+    first, second = (Resamples(seed, 10, 0.95, (4, 4)).weights() for seed in seeds[:2])
+    assert not np.array_equal(first, second)
