@@ -92,11 +92,10 @@ def _empty(scored: pd.DataFrame, arm: str, cost: float) -> pd.DataFrame:
     values = {"evidence_recall": 0.0, "loss": cost, "infeasibility_component": cost, "prefix_component": 0.0}
     for name, value in values.items():
         rows[name] = np.where(evaluable, value, np.nan)
-    rows["feasible"] = pd.array(np.where(evaluable, 0, -1), dtype="Int64")
-    rows.loc[~evaluable, "feasible"] = pd.NA
-    for name in scoring.CONDITIONAL_METRICS:
-        rows[name] = pd.NA if rows[name].dtype == "Int64" else np.nan
-    return rows.assign(matched_prefix=pd.array([pd.NA] * len(rows), dtype="Int64"))
+    rows["feasible"] = rows["feasible"].mask(evaluable, 0)
+    for name in ("matched_prefix", *scoring.CONDITIONAL_METRICS):
+        rows[name] = rows[name].mask(np.ones(len(rows), dtype=bool))  # undefined, in the column's own type
+    return rows
 
 
 def route_effects(
