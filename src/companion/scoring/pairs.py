@@ -135,12 +135,14 @@ class PairLabels:
         return pd.arrays.BooleanArray(value & ~missing, missing)
 
 
-def anchors_of(records: Records) -> pd.DataFrame:
+def anchors_of(records: Records, pairs: PairLabels | None = None) -> pd.DataFrame:
     """List the anchors: the known usable memories of every query.
 
     Parameters
     ----------
     records : Records
+    pairs : PairLabels, optional
+        The index of the records' labels, when it has been made already.
 
     Returns
     -------
@@ -153,7 +155,7 @@ def anchors_of(records: Records) -> pd.DataFrame:
     Protocol, section 2. An unresolved axis leaves a memory outside the anchors, and so does an ``anchor_id`` on a
     memory that is not known to be usable.
     """
-    pairs = PairLabels.from_records(records)
+    pairs = PairLabels.from_records(records) if pairs is None else pairs
     labels = records.labels
     query = encode(labels["query_id"], pairs.queries, "labels", "query_id")
     memory = encode(labels["memory_id"], pairs.memories, "labels", "memory_id")
