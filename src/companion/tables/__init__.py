@@ -1,8 +1,8 @@
 """The record tables: what they hold, how they are read and written, and what is refused.
 
-Seven tables (`TABLES`) carry everything the protocol needs. In memory they are pandas frames with fixed dtypes; on disk
-they are Parquet, CSV or JSON Lines. Unresolved is <NA> in memory, a null or an empty field on disk, and nothing in this
-package turns it into yes or no.
+Seven tables (`TABLES`) carry everything the protocol needs. In memory they are pandas frames with fixed dtypes; on
+disk they are Parquet, CSV or JSON Lines. Unresolved is <NA> in memory, a null or an empty field on disk, and
+nothing in this package turns it into yes or no.
 """
 
 from __future__ import annotations

@@ -12,7 +12,16 @@ import pandas as pd
 from companion.errors import InputError
 from companion.tables.problems import Origin, Problem, show
 from companion.tables.schema import EXPECTED, ONE_SOURCE, TABLES, Column, Rule, Schema, missing_column
-from companion.tables.values import Mask, Parsed, parse_boolean, parse_number, parse_text, parse_whole, plain
+from companion.tables.values import (
+    Mask,
+    Parsed,
+    parse_boolean,
+    parse_number,
+    parse_text,
+    parse_whole,
+    plain,
+    settle,
+)
 
 _PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
     "text": parse_text,
@@ -44,11 +53,11 @@ def schema_of(name: str) -> Schema:
 def validate(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> pd.DataFrame:
     """Return the canonical copy of a table, or refuse it.
 
-    Columns come in the order of the contract with their canonical dtypes: text ``str`` (missing = NaN, the empty text
-    is missing), truth values ``boolean``, ranks and counts ``int64``, score ``float64``, order ``Float64``. Optional
-    columns that are absent are added, all missing, except label axes, which stay absent. In memories and queries
-    an empty group becomes the namespace, an absent source becomes ``"all"``, and extra columns are carried along;
-    other tables drop extra columns. Rows keep their order; the index counts from 0.
+    Columns come in the order of the contract with their canonical dtypes: text ``str`` (missing = NaN, the empty
+    text is missing), truth values ``boolean``, ranks and counts ``int64``, score ``float64``, order ``Float64``.
+    Optional columns that are absent are added, all missing, except label axes, which stay absent. In memories and
+    queries an empty group becomes the namespace, an absent source becomes ``"all"``, and extra columns are carried
+    along; other tables drop extra columns. Rows keep their order; the index counts from 0.
 
     Parameters
     ----------
@@ -133,7 +142,7 @@ def examine(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> tupl
     problems += _lookalikes(df, schema, origin)
     if schema.keeps_extra:
         for extra in _extras(df, schema):
-            canonical[extra] = plain(df[extra])
+            canonical[extra] = plain(settle(df[extra]))
     return canonical, sorted(problems, key=lambda problem: problem.level == "warning")
 
 
@@ -153,31 +162,34 @@ def _header_problems(df: pd.DataFrame, schema: Schema, origin: Origin) -> list[P
         )
         for name in df.columns[df.columns.duplicated()].unique()
     ]
-    extras = _extras(df, schema)
-    for name in schema.required:
-        if name not in df.columns:
-            near = _nearest(name, extras)
-            found = f"the columns are {', '.join(map(str, df.columns)) or 'none'}"
-            hint = f"rename column {show(near)} to {name}" if near is not None else f"add a column {name}"
-            problems.append(
-                Problem(
-                    origin.label,
-                    f"the column is missing ({found})"
-                    if near is None
-                    else f"the column is missing, but {show(near)} is there",
-                    f"the columns {', '.join(schema.required)}",
-                    hint,
-                    column=name,
-                )
-            )
-    return problems
+    absent = [name for name in schema.required if name not in df.columns]
+    return problems + [_absent_problem(df, name, schema, origin) for name in absent]
+
+
+def _absent_problem(df: pd.DataFrame, name: str, schema: Schema, origin: Origin) -> Problem:
+    near = _nearest(name, _extras(df, schema))
+    columns = ", ".join(map(str, df.columns)) or "none"
+    found = f"the columns are {columns}" if near is None else f"{show(near)} is there"
+    return Problem(
+        origin.label,
+        f"the column is missing ({found})",
+        f"the columns {', '.join(schema.required)}",
+        _absent_fix(df, name, near),
+        column=name,
+    )
+
+
+def _absent_fix(df: pd.DataFrame, name: str, near: Any) -> str:
+    if near is not None:
+        return f"rename column {show(near)} to {name}"
+    header = str(df.columns[0]) if len(df.columns) == 1 else ""
+    separator = next((mark for mark in (";", "\t", "|") if mark in header), None)
+    return f"add a column {name}" if separator is None else f"fields are separated by {separator!r}: use commas"
 
 
 def _nearest(name: str, candidates: list[Any]) -> Any:
     """Return the candidate that looks like a misspelling of a name, or None."""
-    folded = {
-        str(candidate).strip().lower().replace(" ", "_").replace("-", "_"): candidate for candidate in candidates
-    }
+    folded = {str(candidate).strip().lower().replace(" ", "_").replace("-", "_"): candidate for candidate in candidates}
     close = get_close_matches(name, list(folded), n=1, cutoff=0.75)
     return folded[close[0]] if close else None
 
@@ -203,14 +215,12 @@ def _lookalikes(df: pd.DataFrame, schema: Schema, origin: Origin) -> list[Proble
 
 def _parse(given: pd.Series, column: Column, origin: Origin) -> tuple[pd.Series, Problem | None]:
     """Read one column; whole numbers may not be missing, scores lose the distinction of null and NaN."""
-    if isinstance(given.dtype, pd.CategoricalDtype):
-        given = given.astype(given.cat.categories.dtype)
-    values, bad = _PARSERS[column.kind](given)
+    values, bad = _PARSERS[column.kind](settle(given))
     if column.kind == "whole":
         bad = bad | values.isna().to_numpy()
     if bad.any():
         return values, _cell_problem(given, column, bad, origin)
-    return values.astype(column.dtype), None
+    return values.astype(pd.api.types.pandas_dtype(column.dtype)), None
 
 
 def _cell_problem(given: pd.Series, column: Column, bad: Mask, origin: Origin) -> Problem:
@@ -242,7 +252,7 @@ def _rule_problems(table: pd.DataFrame, schema: Schema, origin: Origin) -> list[
     from pandera.errors import SchemaErrors
 
     try:
-        schema.pandera(list(table.columns)).validate(table, lazy=True)
+        schema.pandera(partial=True).validate(table, lazy=True)
     except SchemaErrors as failed:
         rules = {rule.name: rule for rule in schema.rules}
         return [_rule_problem(table, rules, error, origin) for error in failed.schema_errors]

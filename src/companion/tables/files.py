@@ -1,8 +1,8 @@
 """Reading and writing tables: Parquet, CSV and JSON Lines, told by extension.
 
-Text files are read without interpretation: every CSV field is text until its column says otherwise, so ``007``, ``NA``
-and ``null`` stay as they are. The one reading that a format forces: CSV cannot tell an empty text from a missing one,
-so the empty text is a missing value in every format.
+Text files are read without interpretation: every CSV field is text until its column says otherwise, so ``007``,
+``NA`` and ``null`` stay as they are. The one reading that a format forces: CSV cannot tell an empty text from a
+missing one, so the empty text is a missing value in every format.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -53,12 +53,39 @@ def read_table(path: str | os.PathLike[str], name: str) -> pd.DataFrame:
     Raises
     ------
     InputError
-        If the file cannot be read or the table is refused; the message names the file and, where they apply, the row
-        (1-based, the header not counted), the line, the column, the value and what was expected.
+        If the file cannot be read or the table is refused; the message names the file and, where they
+        apply, the row (1-based, the header not counted), the line, the column, the value and what was expected.
     """
-    schema_of(name)
+    return validate(*read_unchecked(path, name))
+
+
+def read_unchecked(path: str | os.PathLike[str], name: str) -> tuple[pd.DataFrame, str, Origin]:
+    """Read a file as the named table without validating it.
+
+    Parameters
+    ----------
+    path : path-like
+        A file ending in .parquet, .csv, .jsonl or .ndjson.
+    name : str
+        A key of `TABLES`.
+
+    Returns
+    -------
+    frame : DataFrame
+        As from `read_raw`; a JSON Lines file without rows, which cannot name its columns, gets the required ones.
+    name : str
+    origin : Origin
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or there is no such table.
+    """
+    schema = schema_of(name)
     frame, origin = read_raw(path)
-    return validate(frame, name, origin)
+    if frame.shape == (0, 0):
+        frame = pd.DataFrame(columns=list(schema.required), dtype=object)
+    return frame, name, origin
 
 
 def find_file_problems(path: str | os.PathLike[str], name: str) -> list[Problem]:
@@ -78,12 +105,12 @@ def find_file_problems(path: str | os.PathLike[str], name: str) -> list[Problem]
     """
     schema_of(name)
     try:
-        frame, origin = read_raw(path)
+        raw = read_unchecked(path, name)
     except InputError as error:
         where, _, what = str(error).partition(": ")
         what, _, expected = what.partition("; expected ")
         return [Problem(where, what, expected or "a readable table", "repair the file, or write it again")]
-    return examine(frame, name, origin)[1]
+    return examine(*raw)[1]
 
 
 def read_raw(path: str | os.PathLike[str]) -> tuple[pd.DataFrame, Origin]:
@@ -242,7 +269,10 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, Origin]:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    """Undo encodings that only save space, and that few Arrow functions know."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.large_string()) if str(column.type) == "string_view" else column
 
 
 def _write_parquet(df: pd.DataFrame, path: Path) -> None:
@@ -326,9 +356,7 @@ def _check_csv(raw: bytes, path: Path) -> None:
     width = len(next(rows)[1])
     for row, (line, fields) in enumerate(rows, start=1):
         if len(fields) != width:
-            raise InputError(
-                f"{path}, row {row} (line {line}): {len(fields)} fields; expected {width}, as the header"
-            )
+            raise InputError(f"{path}, row {row} (line {line}): {len(fields)} fields; expected {width}, as the header")
 
 
 def _csv_line(raw: bytes, path: Path, row: int) -> int | None:
@@ -347,8 +375,8 @@ def _write_csv(df: pd.DataFrame, path: Path) -> None:
     # The csv module of Python 3.11 and 3.12 leaves a lone carriage return unquoted.
     returns = any(column.astype("str").str.contains("\r", regex=False).any() for _, column in texts.items())
     flags = {name: df[name].astype("Int8") for name in df.columns if pd.api.types.is_bool_dtype(df[name].dtype)}
-    quoting = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
-    df.assign(**flags).to_csv(path, index=False, na_rep="", lineterminator="\n", encoding="utf-8", quoting=quoting)
+    quoting: Literal[0, 1] = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+    df.assign(**flags).to_csv(path, index=False, lineterminator="\n", encoding="utf-8", quoting=quoting)
 
 
 # --- JSON Lines --------------------------------------------------------------------------------------------------
@@ -370,26 +398,36 @@ def _read_jsonl(path: Path) -> tuple[pd.DataFrame, Origin]:
     return frame, Origin(str(path), lambda row: lines[row])
 
 
+class _JsonFaultError(ValueError):
+    """A fault that the standard decoder would let pass."""
+
+
+def _refuse_constant(word: str) -> Any:
+    raise _JsonFaultError(f": {word} is not a JSON value; expected a finite number or null")
+
+
+def _unique_names(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(items)
+    if len(found) < len(items):
+        names = [name for name, _ in items]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _JsonFaultError(f", column {twice}: the name appears more than once; expected every name once")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique_names)
+
+
 def _json_object(line: bytes, path: Path, number: int) -> dict[str, Any]:
     where = f"{path}, line {number}"
-
-    def constant(word: str) -> Any:
-        raise InputError(f"{where}: {word} is not a JSON value; expected a finite number or null")
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) < len(items):
-            keys = [key for key, _ in items]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise InputError(f"{where}, column {twice}: the name appears more than once; expected every name once")
-        return found
-
     try:
-        record = json.loads(line, parse_constant=constant, object_pairs_hook=pairs)
+        record = _DECODER.decode(line.decode())
+    except _JsonFaultError as error:
+        raise InputError(f"{where}{error}") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: {error.msg} at character {error.pos + 1}; expected one JSON object") from error
-    except RecursionError as error:
-        raise InputError(f"{where}: nested too deeply; expected one flat JSON object") from error
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise InputError(f"{where}: {error}; expected one flat JSON object") from error
     if not isinstance(record, dict):
         raise InputError(f"{where}: {show(record)} is not a JSON object; expected {{...}} with one name per column")
     return record

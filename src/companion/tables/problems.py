@@ -118,7 +118,5 @@ def show(value: Any) -> str:
 def is_missing(value: Any) -> bool:
     """Tell whether one cell is None, NaN, NaT, <NA> or the empty text; containers never are."""
     return (
-        value is None
-        or (isinstance(value, str) and value == "")
-        or (pd.api.types.is_scalar(value) and pd.isna(value))
+        value is None or (isinstance(value, str) and value == "") or (pd.api.types.is_scalar(value) and pd.isna(value))
     )

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from companion.errors import InputError
 from companion.tables.checks import examine, validate
-from companion.tables.files import EXTENSIONS, read_raw
+from companion.tables.files import EXTENSIONS, read_unchecked
 from companion.tables.problems import Origin, Problem, show
 from companion.tables.schema import AXIS_COLUMNS
 
@@ -82,7 +83,7 @@ class Records:
             query has, or more than one population.
         """
         _check_defaults(self.defaults)
-        valid = {name: validate(table, name, origin) for name, table, origin in self.tables()}
+        valid: dict[str, Any] = {name: validate(table, name, origin) for name, table, origin in self.tables()}
         checked = replace(self, **valid)
         for problem in _across(checked):
             raise problem.error()
@@ -97,7 +98,7 @@ class Records:
             Tables whose own problems hide an id column are left out of the comparison across tables.
         """
         problems: list[Problem] = []
-        readable = {}
+        readable: dict[str, Any] = {}
         for name, table, origin in self.tables():
             readable[name], found = examine(table, name, origin)
             problems += found
@@ -123,8 +124,8 @@ def load_records(
     Parameters
     ----------
     source : path-like or mapping, optional
-        A folder that holds ``memories``, ``queries``, ``labels`` and perhaps ``rankings``, ``work``, ``ledger``, each as
-        .parquet, .csv, .jsonl or .ndjson; or a mapping from table name to file.
+        A folder that holds ``memories``, ``queries``, ``labels`` and perhaps ``rankings``, ``work``, ``ledger``,
+        each as .parquet, .csv, .jsonl or .ndjson; or a mapping from table name to file.
     memories, queries, labels, rankings, work, ledger : path-like, optional
         Files; each takes the place of what ``source`` has.
     defaults : mapping of str to bool, optional
@@ -178,11 +179,12 @@ def open_records(
         If a required table is missing, a table is there twice, or a file cannot be read.
     """
     paths = _paths(source, {name: path for name, path in files.items() if path is not None})
-    loaded = {name: read_raw(path) for name, path in paths.items()}
+    loaded = {name: read_unchecked(path, name) for name, path in paths.items()}
+    tables: dict[str, Any] = {name: frame for name, (frame, _, _) in loaded.items()}
     return Records(
-        **{name: frame for name, (frame, _) in loaded.items()},
+        **tables,
         name="" if source is None or isinstance(source, Mapping) else Path(source).resolve().name,
-        origins={name: origin for name, (_, origin) in loaded.items()},
+        origins={name: origin for name, (_, _, origin) in loaded.items()},
     )
 
 
@@ -219,9 +221,7 @@ def _one_of(table: str) -> list[str]:
 def _in_folder(folder: Path, table: str) -> Path | None:
     found = [folder / name for name in _one_of(table) if (folder / name).exists()]
     if len(found) > 1:
-        raise InputError(
-            f"{folder}: {' and '.join(path.name for path in found)} are both there; expected one of them"
-        )
+        raise InputError(f"{folder}: {' and '.join(path.name for path in found)} are both there; expected one of them")
     return found[0] if found else None
 
 
@@ -230,9 +230,7 @@ def _check_defaults(defaults: Mapping[str, bool]) -> None:
         if axis not in AXIS_COLUMNS:
             raise InputError(f"defaults: {axis!r} is not an axis; expected one of {', '.join(AXIS_COLUMNS)}")
         if not isinstance(value, bool | np.bool_):
-            raise InputError(
-                f"defaults, {axis}: {show(value)}; expected true or false (leave it out if unresolved)"
-            )
+            raise InputError(f"defaults, {axis}: {show(value)}; expected true or false (unresolved: leave it out)")
 
 
 def _across(records: Records) -> list[Problem]:

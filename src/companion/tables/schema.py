@@ -132,14 +132,14 @@ class Schema:
         """Names of the columns without which a table is refused."""
         return tuple(column.name for column in self.columns if column.required)
 
-    def pandera(self, present: Sequence[str] | None = None) -> pa.DataFrameSchema:
+    def pandera(self, *, partial: bool = False) -> pa.DataFrameSchema:
         """Return the schema in `pandera`'s terms, for canonical tables.
 
         Parameters
         ----------
-        present : sequence of str, optional
-            Leave out every column and rule that needs a column not listed here. By default all are kept and the
-            required columns are required.
+        partial : bool
+            Accept a table that lacks required columns. A rule is skipped in any case where a column it reads is
+            absent.
 
         Returns
         -------
@@ -148,27 +148,26 @@ class Schema:
         """
         import pandera.pandas as pa
 
-        held = set(self.names if present is None else present)
         columns = {
-            column.name: pa.Column(column.dtype, nullable=True, required=column.required and present is None)
+            column.name: pa.Column(column.dtype, nullable=True, required=column.required and not partial)
             for column in self.columns
-            if column.name in held
         }
-        rules = [rule for rule in self.rules if held.issuperset(rule.columns)]
-        return pa.DataFrameSchema(columns, checks=[_as_check(rule) for rule in rules], name=self.name)
+        return pa.DataFrameSchema(columns, checks=[_as_check(rule) for rule in self.rules], name=self.name)
 
 
 def _as_check(rule: Rule) -> pa.Check:
     import pandera.pandas as pa
 
     def holds(table: pd.DataFrame) -> pd.Series:
-        return pd.Series(~np.asarray(rule.broken(table), dtype=bool), index=table.index)
+        readable = set(rule.columns) <= set(table.columns)
+        broken = rule.broken(table) if readable else np.zeros(len(table), dtype=bool)
+        return pd.Series(~np.asarray(broken, dtype=bool), index=table.index)
 
     return pa.Check(holds, name=rule.name, error=rule.expected, ignore_na=False)
 
 
 def codes(table: pd.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Number the distinct combinations of some columns; a missing value is a value like any other.
+    """Count off the distinct combinations of some columns; a missing value is a value like any other.
 
     Parameters
     ----------
@@ -273,16 +272,19 @@ def _partly_empty(column: str, expected: str, fix: str) -> Rule:
 
 def _one_population() -> Rule:
     def broken(table: pd.DataFrame) -> Mask:
+        known = table["population"].dropna()
+        differs = known.index[known != known.iloc[0]] if len(known) else known.index
+        return table.index.isin(differs)
+
+    def what(table: pd.DataFrame, row: int) -> str:
         population = table["population"]
-        return (population != population.iloc[0]).to_numpy() if len(table) else np.zeros(0, dtype=bool)
+        return f"population {show(population.iloc[row])} is mixed with {show(population.dropna().iloc[0])}"
 
     return Rule(
         "one_population",
         ("population",),
         broken,
-        lambda table, row: (
-            f"population {show(table['population'].iloc[row])} is mixed with {show(table['population'].iloc[0])}"
-        ),
+        what,
         "one population in a table",
         "populations are never pooled: put each one in files of its own",
     )
@@ -531,9 +533,7 @@ POPULATION = Column("population", "text", meaning="population the records come f
 
 
 def _with_population(schema: Schema) -> Schema:
-    return Schema(
-        schema.name, (*schema.columns, POPULATION), (*schema.rules, _one_population()), schema.keeps_extra
-    )
+    return Schema(schema.name, (*schema.columns, POPULATION), (*schema.rules, _one_population()), schema.keeps_extra)
 
 
 TABLES: dict[str, Schema] = {

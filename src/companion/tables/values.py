@@ -1,8 +1,9 @@
 """From whatever a cell holds to the canonical type of its column, without guessing.
 
 Every parser takes a column as it was given and returns ``(values, bad)``: the canonical column, and a mask of the
-cells that cannot be read. A bad cell is missing in ``values``; callers refuse the table, so it is never used. Parsers
-work on whole columns; only columns of Python objects (JSON Lines, frames built by hand) are walked cell by cell.
+cells that cannot be read. A bad cell is missing in ``values``; callers refuse the table, so it is never used.
+Parsers work on whole columns; only columns of Python objects (JSON Lines, frames built by hand) are walked cell by
+cell.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def parse_whole(column: pd.Series) -> Parsed:
         whole = pc.cast(pa.array(digits, type=pa.large_string(), from_pandas=True), pa.int64())
         values = pd.Series(pd.array(whole.to_pandas(integer_object_nulls=True), dtype="Int64"), index=column.index)
         return values, ~matches & ~_missing_text(column)
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iu" and column.dtype != np.uint64:
+    if pd.api.types.is_integer_dtype(column.dtype) and "uint64" not in str(column.dtype).lower():
         return column.astype("Int64"), np.zeros(len(column), dtype=bool)
     return _cellwise(column, _whole_of, "Int64")
 
@@ -134,6 +135,30 @@ def parse_number(column: pd.Series) -> Parsed:
     if isinstance(dtype, np.dtype) and dtype.kind in "iuf":
         return _finite(pa.array(column.to_numpy(dtype="float64"), from_pandas=True), column.index)
     return _cellwise(column, _number_of, "Float64")
+
+
+def settle(column: pd.Series) -> pd.Series:
+    """Give a column of Python objects that are all alike the pandas type for them; leave any other as it is.
+
+    Parameters
+    ----------
+    column : Series
+        Any column.
+
+    Returns
+    -------
+    Series
+        The same cells. Columns of mixed objects stay ``object`` and are later read cell by cell.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.astype(column.cat.categories.dtype)
+    if column.dtype != object:
+        return column
+    alike = {"string": "str", "integer": "Int64", "floating": "float64"}.get(pd.api.types.infer_dtype(column))
+    try:
+        return column if alike is None else column.astype(pd.api.types.pandas_dtype(alike))
+    except (UnicodeEncodeError, OverflowError, TypeError, ValueError):
+        return column  # half a surrogate pair, or an integer beyond 64 bits: found and named cell by cell
 
 
 def plain(column: pd.Series) -> pd.Series:
