@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json, print_table, records
+from companion.cli._common import print_json, print_table, records
 from companion.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def expose(
     out: Annotated[Path, typer.Option(help="Folder of the run; made if absent.")],
     scenarios: Annotated[Path | None, typer.Option(help="Your own scenario set; default: the project's.")] = None,
     name: Annotated[str, typer.Option(help="Name of the reader in the outcomes table.")] = "",
-    requests_only: Annotated[
-        bool, typer.Option("--requests-only", help="Write the requests, ask nothing.")
-    ] = False,
+    requests_only: Annotated[bool, typer.Option("--requests-only", help="Write the requests, ask nothing.")] = False,
     rate: Annotated[
         list[str] | None, typer.Option(help="Error rate of simulated-erring: .2, or axis=.2 (repeatable).")
     ] = None,
@@ -53,7 +51,7 @@ def expose(
     concurrency: Annotated[int, typer.Option(help="Requests in flight at once.")] = 4,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 512,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = 0.0,
-    as_json: Annotated[bool, JSON_OPTION] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Make the requests, ask them, score the answers and write the run's folder."""
     from companion import expose as study
@@ -136,11 +134,7 @@ def _report(done: Any, reader: Reader, as_json: bool) -> None:
         return
     settings = effects.attrs["settings"]
     seed = settings["seed"]
-    print_table(
-        effects, f"{reader.description} Exposed minus withheld; scenarios resampled within axes, seed {seed}"
-    )
+    print_table(effects, f"{reader.description} Exposed minus withheld; scenarios resampled within axes, seed {seed}")
     if done.truncated:
-        typer.echo(
-            f"{done.truncated} answers ran out of length (--max-tokens): a disclosure may be missed in them."
-        )
+        typer.echo(f"{done.truncated} answers ran out of length (--max-tokens): a disclosure may be missed in them.")
     typer.echo(f"Outcomes: {where}. Chapter 04 takes them: companion rerun 04 -p outcomes {where} --out DIR")

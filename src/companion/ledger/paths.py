@@ -1,0 +1,140 @@
+"""Follow single memories through a route, from the store to the answer (Protocol section 7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from companion import logic
+from companion.errors import InputError
+from companion.ledger.build import KEY, check
+from companion.scoring import label_ranked
+from companion.tables import Records
+
+
+def trace(
+    records: Records,
+    ledger: pd.DataFrame,
+    query_id: str,
+    memory_id: str | None = None,
+    arm: str | None = None,
+) -> pd.DataFrame:
+    """List where memories went for one query, and why.
+
+    Parameters
+    ----------
+    records : Records
+        Checked.
+    ledger : DataFrame
+        As ``build``, ``check`` or ``link`` return it.
+    query_id : str
+        The query to follow.
+    memory_id : str, optional
+        One memory; also followed where a route did not retrieve it. By default every memory of the ledger's rows.
+    arm : str, optional
+        One route; by default all of them.
+
+    Returns
+    -------
+    DataFrame
+        ``arm``, ``memory_id``, ``namespace``, ``rank`` (Int64), ``score``; boolean ``relevant``, ``scope``, ``policy``,
+        ``lifecycle``, ``admissible``, ``usable``; ``reasons`` (the axes known to be 0, comma-separated), boolean
+        ``stored`` (False if the memory came into being after the query), ``retrieved``, ``gate_<name>`` per gate,
+        ``exposed``, ``stopped_by`` (``not stored yet``, ``not retrieved``, ``gate_<name>``, ``budget``, or missing),
+        and boolean ``disclosed``. By route and rank.
+
+    Raises
+    ------
+    InputError
+        The query, memory or route does not exist, or the route has nothing for the query.
+    """
+    _known(records.queries["query_id"], query_id, "query")
+    rows = ledger[ledger["query_id"] == query_id]
+    arms = list(dict.fromkeys(ledger["arm"])) if arm is None else [arm]
+    if arm is not None:
+        _known(ledger["arm"], arm, "route")
+    rows = rows[rows["arm"].isin(arms)]
+    if memory_id is not None:
+        _known(records.memories["memory_id"], memory_id, "memory")
+        rows = _with_absent(rows[rows["memory_id"] == memory_id], query_id, memory_id, arms)
+    elif rows.empty:
+        raise InputError(f"query {query_id!r}: no route in the ledger retrieved anything for it")
+    labels = label_ranked(records, rows[KEY].reset_index(drop=True))
+    path = rows.reset_index(drop=True).copy()
+    path["stored"] = _stored(records, path)
+    for name in ("retrieved", "exposed"):
+        path[name] = path[name].astype("boolean")
+    for name in ("relevant", *logic.AXES, "admissible", "usable"):
+        path[name] = labels[name]
+    reasons = logic.exclusion_reasons(path["scope"], path["policy"], path["lifecycle"])
+    path["reasons"] = pd.Series([", ".join(found) for found in reasons], index=path.index, dtype="str")
+    path["namespace"] = path["memory_id"].map(records.memories.set_index("memory_id")["namespace"])
+    return _arranged(_with_reason(path), arms)
+
+
+def _with_absent(rows: pd.DataFrame, query_id: str, memory_id: str, arms: list[str]) -> pd.DataFrame:
+    """Add a row for every route that did not retrieve the memory."""
+    absent = [arm for arm in arms if arm not in set(rows["arm"])]
+    if not absent:
+        return rows
+    added = pd.DataFrame({"query_id": query_id, "arm": absent, "memory_id": memory_id}).reindex(columns=rows.columns)
+    for name in rows.columns:
+        added[name] = added[name].astype(rows[name].dtype if name != "rank" else "Int64")
+    for name in ("retrieved", "exposed"):
+        added[name] = pd.array([False] * len(absent), dtype="boolean")
+    kept = rows.assign(rank=rows["rank"].astype("Int64")) if "rank" in rows else rows
+    return check(pd.concat([kept, added], ignore_index=True) if len(kept) else added)
+
+
+def _stored(records: Records, path: pd.DataFrame) -> pd.Series:
+    """Tell whether each memory existed for the query, where the corpus is limited in time."""
+    asked, memories = records.queries, records.memories
+    if "visible_key" not in memories or "visible_own" not in asked:
+        return pd.Series(True, index=path.index, dtype="boolean")
+    query = asked.set_index("query_id").loc[path["query_id"]]
+    memory = memories.set_index("memory_id").loc[path["memory_id"]]
+    own = query["namespace"].to_numpy() == memory["namespace"].to_numpy()
+    limit = np.where(own, query["visible_own"].to_numpy(), query["visible_foreign"].to_numpy())
+    return pd.Series(memory["visible_key"].to_numpy() < limit, index=path.index, dtype="boolean")
+
+
+def _with_reason(path: pd.DataFrame) -> pd.DataFrame:
+    """Say what ended each path; the ledger's own word stands where it has one."""
+    retrieved = path["retrieved"].fillna(False).to_numpy(bool)
+    stored = path["stored"].fillna(False).to_numpy(bool)
+    if (retrieved & ~stored).any():
+        row = path.iloc[int((retrieved & ~stored).argmax())]
+        raise InputError(
+            f"ledger: query {row['query_id']!r}, route {row['arm']!r}, memory {row['memory_id']!r} is retrieved "
+            "without stored (the memory is later than the query)"
+        )
+    given = path["stopped_by"].astype(object) if "stopped_by" in path else pd.Series(None, path.index, dtype=object)
+    given[given.isna().to_numpy() & ~retrieved] = "not retrieved"
+    given[~stored] = "not stored yet"
+    path["stopped_by"] = given.astype("str")
+    return path
+
+
+def _arranged(path: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
+    dtypes: dict[str, Any] = {"rank": "Int64", "score": "Float64", "disclosed": "boolean"}
+    for name in dtypes:
+        if name not in path:
+            path[name] = pd.NA
+    path = path.astype(dtypes)
+    gates = [name for name in path if str(name).startswith("gate_")]
+    truths = ["relevant", *logic.AXES, "admissible", "usable"]
+    columns = ["arm", "memory_id", "namespace", "rank", "score", *truths, "reasons", "stored", "retrieved"]
+    order = path["arm"].map({name: place for place, name in enumerate(arms)})
+    ordered = path.assign(_order=order).sort_values(["_order", "rank"], ignore_index=True)
+    return ordered[[*columns, *gates, "exposed", "stopped_by", "disclosed"]]
+
+
+def _known(ids: pd.Series, wanted: str, what: str) -> None:
+    if not ids.eq(wanted).any():
+        import difflib
+
+        near = difflib.get_close_matches(wanted, list(dict.fromkeys(ids.dropna())), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{what} {wanted!r} is unknown{hint}")
