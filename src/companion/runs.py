@@ -237,9 +237,7 @@ def _conform(value: Any, default: Any, where: str) -> Any:
     if isinstance(default, (list, tuple)) and default:
         kinds = {type(item) for item in default}
         if len(kinds) == 1:
-            return type(default)(
-                _conform(item, default[0], f"{where}, item {i}") for i, item in enumerate(value, 1)
-            )
+            return type(default)(_conform(item, default[0], f"{where}, item {i}") for i, item in enumerate(value, 1))
     return value
 
 
@@ -423,16 +421,25 @@ def _run_papermill(
                 raise InputError(f"{source.stem}: {error.evalue}") from error
             raise RunError(f"{source.stem}, cell {error.cell_index}: {error} (notebook kept: {failed})") from error
         node = nbformat.read(after, as_version=4)
-    return _without_times(node)
+    return _settled(node)
 
 
-def _without_times(node: Any) -> Any:
-    """Drop what differs between two equal runs: times, paths, random ids, and the order of stream chunks."""
+def _settled(node: Any) -> Any:
+    """Drop what differs between two equal runs (times, paths, random ids); show or hide parameters as a whole.
+
+    papermill adds a cell with the changed values behind the declared ones: it is shown if those are.
+    """
     node.metadata.pop("papermill", None)
+    hidden: list[str] = []
     for position, cell in enumerate(node.cells):
         cell["id"] = f"cell-{position:03d}"
         for key in ("papermill", "execution"):
             cell.metadata.pop(key, None)
+        tags = cell.metadata.get("tags", [])
+        if "parameters" in tags:
+            hidden = [tag for tag in tags if tag.startswith(("remove-", "hide-"))]
+        elif "injected-parameters" in tags:
+            cell.metadata["tags"] = [*tags, *hidden]
     return node
 
 

@@ -6,6 +6,7 @@ same; only the frame differs.
 
 from __future__ import annotations
 
+import copy
 import html
 import importlib.metadata
 import io
@@ -60,6 +61,9 @@ def mathjax_source() -> Path:
         if file.name == MATHJAX_FILE and file.parent.name == "mathjax":
             return Path(str(file.locate()))
     raise FileNotFoundError(f"sphinx-mathjax-offline holds no {MATHJAX_FILE}")
+
+
+_BIBLIOGRAPHY = "## References\n\n```{bibliography}\n```\n"
 
 
 def frame(title: str, body: str) -> str:
@@ -126,12 +130,16 @@ def standalone_page(notebook: Any, bibliography: Path | None = None) -> str:
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
+    settings = _sphinx_settings()
+    cites = any("{cite" in cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    if cites:
+        notebook = copy.deepcopy(notebook)
+        notebook.cells.append(nbformat.v4.new_markdown_cell(_BIBLIOGRAPHY, id="bibliography"))
     with tempfile.TemporaryDirectory(prefix="companion-page-") as folder:
         source, out = Path(folder) / "source", Path(folder) / "out"
         source.mkdir()
         (source / "index.ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
-        settings = _sphinx_settings()
-        if bibliography is not None and bibliography.is_file():
+        if cites and bibliography is not None and bibliography.is_file():
             (source / "references.bib").write_bytes(bibliography.read_bytes())
             settings["extensions"].append("sphinxcontrib.bibtex")
             settings["bibtex_bibfiles"] = ["references.bib"]
@@ -156,7 +164,7 @@ def _sphinx_settings() -> dict[str, Any]:
         "extensions": ["myst_nb", "sphinx.ext.mathjax", "sphinx_design"],
         "nb_execution_mode": "off",
         "nb_merge_streams": True,
-        "nb_remove_code_source": False,
+        "nb_output_stderr": "remove",
         "myst_enable_extensions": ["amsmath", "colon_fence", "deflist", "dollarmath", "smartquotes", "tasklist"],
         "myst_heading_anchors": 3,
         "project": "companion",

@@ -163,7 +163,7 @@ def still_style() -> AbstractContextManager[None]:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlelocation": "left",
-        "axes.titleweight": "semibold",
+        "axes.titleweight": "bold",
         "axes.titlesize": 12,
         "axes.labelsize": 10.5,
         "legend.frameon": False,
