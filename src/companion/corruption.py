@@ -747,10 +747,12 @@ def _flipped_lifecycle(state: NDArray[Any], intent: NDArray[Any], released: pd.S
     """Lifecycle as read under the opposite intent; what state and intent do not decide stays as released."""
     opposite = {"current": "history", "history": "current"}
     turned = pd.Series(intent, dtype=object).map(opposite)
-    decided = pd.Series(state, dtype=object).isin(["current", "stale", "superseded"]) & turned.notna()
-    derived = logic.lifecycle(pd.Series(state, dtype=object), turned)
+    states = pd.Series(state, dtype=object)
     read: NDArray[np.int8] = _codes(released).copy()
-    read[decided] = _codes(pd.Series(derived, dtype="boolean"))[decided]
+    # a released value that state and intent do not explain (an unmarked copy, a deletion) has another reason
+    explained = _codes(logic.lifecycle(states, pd.Series(intent, dtype=object))) == read
+    decided = states.isin(["current", "stale", "superseded"]) & turned.notna() & explained
+    read[decided] = _codes(logic.lifecycle(states, turned))[decided]
     return read
 
 
