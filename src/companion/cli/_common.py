@@ -52,23 +52,37 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False, indent=1))
 
 
-def print_table(table: pd.DataFrame, title: str = "", columns: Sequence[str] | None = None) -> None:
+def print_table(table: pd.DataFrame, title: str = "", columns: Sequence[str] | Mapping[str, str] | None = None) -> None:
     """Print a table for people; undefined shows as an en dash.
 
-    Cell text is printed literally: square brackets in an id are not markup, control characters are escaped.
+    Cell text is printed literally: square brackets in an id are not markup, control characters are escaped. Numbers
+    are never broken over lines; into a file or a pipe a table is as wide as it needs.
+
+    Parameters
+    ----------
+    table : DataFrame
+    title : str
+    columns : sequence of str, or mapping of column to heading, optional
+        Columns to show; headings are the names with spaces unless given.
     """
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     shown = table if columns is None else table[list(columns)]
-    view = Table(title=title or None, title_justify="left", header_style="bold")
+    headings = columns if isinstance(columns, Mapping) else {}
+    view = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in shown.columns:
         numeric = pd.api.types.is_numeric_dtype(shown[name]) and not pd.api.types.is_bool_dtype(shown[name])
-        view.add_column(str(name), justify="right" if numeric else "left", overflow="fold")
+        heading = headings.get(name, str(name).replace("_", " "))
+        view.add_column(heading, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
     for row in shown.itertuples(index=False):
         view.add_row(*(Text(_cell(value)) for value in row))
-    Console(soft_wrap=False).print(view)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, 40 * len(shown.columns)))
+    console.print(view)
 
 
 def _cell(value: Any) -> str:

@@ -25,7 +25,7 @@ def reproduce(
     stage: Annotated[str | None, typer.Option(help="support, verification, exposure or readers.")] = None,
     replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
-    as_json: Annotated[bool, JSON_OPTION] = False,
+    as_json: bool = JSON_OPTION,
 ) -> None:
     """Print one row per published figure."""
     from companion import reproduce as module

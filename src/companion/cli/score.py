@@ -12,20 +12,20 @@ from companion.cli._common import JSON_OPTION, print_json, print_table, records
 if TYPE_CHECKING:
     from companion.scoring import Summary
 
-_SHOWN = (
-    "arm",
-    "source",
-    "evaluable",
-    "evidence_recall",
-    "feasible_rate",
-    "loss",
-    "lower_bound",
-    "upper_bound",
-    "label_coverage",
-    "wrong_scope",
-    "policy_disallowed",
-    "lifecycle_incompatible",
-)
+_SHOWN = {
+    "arm": "arm",
+    "evaluable": "queries",
+    "evidence_recall": "recall",
+    "feasible_rate": "feasible",
+    "loss": "loss",
+    "lower_bound": "lower",
+    "upper_bound": "upper",
+    "label_coverage": "coverage",
+    "wrong_scope": "scope 0",
+    "policy_disallowed": "policy 0",
+    "lifecycle_incompatible": "lifecycle 0",
+}
+_SHOWN_BY_SOURCE = {name: _SHOWN.get(name, name) for name in ("arm", "source", *list(_SHOWN)[1:8])}
 
 _CONTRAST_COLUMNS = ("arm", "reference", "metric", "estimate", "low", "high")
 
@@ -64,7 +64,7 @@ def score(
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     reference: Annotated[str | None, typer.Option(help="Arm that every other one is compared with.")] = None,
     per_query: Annotated[Path | None, typer.Option(help="Also write one row per arm and query to this file.")] = None,
-    as_json: Annotated[bool, JSON_OPTION] = False,
+    as_json: bool = JSON_OPTION,
 ) -> None:
     """Read, check and score the tables, then print estimates and contrasts."""
     from companion import scoring, tables
@@ -132,7 +132,12 @@ def _report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
             }
         )
         return
-    print_table(summary.arms, "Routes at matched recall", _SHOWN)
+    is_macro = summary.arms["source"] == "macro"
+    sources = summary.arms.loc[~is_macro, "source"].nunique()
+    weighing = f", {sources} sources weighing the same" if sources > 1 else ""
+    print_table(summary.arms[is_macro], f"Routes at matched recall{weighing}", _SHOWN)
+    if sources > 1:
+        print_table(summary.arms[~is_macro], "By source", _SHOWN_BY_SOURCE)
     if len(macro):
         shown = macro[macro["metric"].isin(["evidence_recall", "feasible_rate", "loss", *_COMPONENTS])]
         print_table(shown, f"Minus {settings['reference']}", _CONTRAST_COLUMNS)
