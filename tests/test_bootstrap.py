@@ -36,9 +36,7 @@ def plain_loop(d: dict[str, np.ndarray], weights: np.ndarray) -> np.ndarray:
         for source in ("a", "b"):
             for column in (0, 2):
                 top = bottom = 0.0
-                for value, *key in zip(
-                    d["values"][:, column], d["sources"], d["strata"], d["clusters"], strict=True
-                ):
+                for value, *key in zip(d["values"][:, column], d["sources"], d["strata"], d["clusters"], strict=True):
                     if key[0] == source and not np.isnan(value):
                         top += times[tuple(key)] * value
                         bottom += times[tuple(key)]
@@ -66,9 +64,7 @@ def test_replicates_are_the_same_kept_or_recomputed():
     kept = ratio_means(**d, replicates=50, keep_replicates=True)
     bare = ratio_means(**d, replicates=50)
     for statistic, source in itertools.product("012", ("a", "b", MACRO)):
-        np.testing.assert_allclose(
-            kept.replicates(statistic, source), bare.replicates(statistic, source), atol=1e-14
-        )
+        np.testing.assert_allclose(kept.replicates(statistic, source), bare.replicates(statistic, source), atol=1e-14)
     row = bare.row("1")
     np.testing.assert_allclose(bare.replicate_quantiles("1", [0.025, 0.975]), [row.low, row.high], atol=1e-14)
 
@@ -96,9 +92,7 @@ def test_quantiles_of_the_exact_distribution_of_all_resamples():
 def test_agrees_with_scipy_for_equal_clusters_in_one_stratum():
     rng = np.random.default_rng(1)
     groups = rng.normal(size=(40, 1)) + rng.normal(size=(40, 5))
-    theirs = stats.bootstrap(
-        (groups.mean(axis=1),), np.mean, n_resamples=20_000, method="percentile", random_state=5
-    )
+    theirs = stats.bootstrap((groups.mean(axis=1),), np.mean, n_resamples=20_000, method="percentile", random_state=5)
     ours = ratio_means(groups.reshape(-1, 1), clusters=np.repeat(np.arange(40), 5), replicates=20_000).row("0")
     width = ours.high - ours.low
     assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=0.03 * width)
@@ -198,6 +192,22 @@ def test_weights_do_not_depend_on_chunks_and_sum_to_stratum_sizes():
     assert (whole[:, 3] == 1).all()
     assert (whole[:, 4:].sum(axis=1) == 5).all()
     assert not (Resamples(8, 101, 0.95, (3, 1, 5)).weights() == whole).all()
+
+
+def test_strata_of_the_same_size_are_resampled_independently():
+    weights = Resamples(0, 20_000, 0.95, (4, 4), ("x", "y")).weights().astype(float)
+    between = np.corrcoef(weights.T)[:4, 4:]
+    assert np.abs(between).max() < 5 / np.sqrt(20_000)
+    # Within a stratum the multinomial counts have mean 1, variance 1 - 1/4 and covariance -1/4.
+    np.testing.assert_allclose(weights.mean(axis=0), 1, atol=0.03)
+    np.testing.assert_allclose(np.cov(weights[:, :4].T), np.eye(4) - 1 / 4, atol=0.04)
+
+
+def test_resamples_refuse_repeated_names_and_empty_strata():
+    with pytest.raises(InputError, match="expected 2 different names"):
+        Resamples(0, 10, 0.95, (4, 4), ("x", "x"))
+    with pytest.raises(InputError, match="expected at least 1"):
+        Resamples(0, 10, 0.95, (4, 0))
 
 
 def test_undefined_replicates_are_counted_and_left_out():

@@ -104,6 +104,9 @@ def test_variance_components_equal_the_f_test():
     f = stats.f_oneway(*(part for _, part in table.groupby("group")["value"])).statistic
     assert 1 + 9 * result["between_sd"] ** 2 / result["within_sd"] ** 2 == pytest.approx(f)
     assert result["within_sd"] ** 2 == pytest.approx(table.groupby("group")["value"].var().mean())
+    sizes = np.full(6, 9)
+    deviations, within_sd, _ = coverage._variance_components(table, sizes)
+    assert (deviations**2).mean() == pytest.approx(within_sd**2)
     assert result["n_groups"] == 6
     assert result["n_queries"] == 54
 

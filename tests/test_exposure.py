@@ -106,20 +106,23 @@ def test_without_strata_the_interval_of_deepseek_reaches_zero(outcomes):
 
 
 @pytest.mark.parametrize("stratify", ["axis", "none"])
-def test_exact_intervals_equal_brute_force_over_all_resamples(stratify):
-    table = made_up(scenarios=5)
-    exact = exposure.exact_intervals(table, stratify, confidence=0.9).set_index("metric")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_exact_intervals_equal_brute_force_over_all_resamples(stratify, seed):
+    table = made_up(scenarios=5, seed=seed)
     wide = exposure.heatmap_table(table)
     axis = wide.index.get_level_values("axis").to_numpy() if stratify == "axis" else np.zeros(5)
     blocks = [np.flatnonzero(axis == a) for a in np.unique(axis)]
     draws = [itertools.product(block, repeat=len(block)) for block in blocks]
     every = np.array([list(itertools.chain(*parts)) for parts in itertools.product(*draws)])
-    for metric in exposure.METRICS:
-        means = wide[metric].to_numpy()[every].mean(axis=1)
-        low, high = np.quantile(means, [0.05, 0.95], method="inverted_cdf")
-        assert [exact.low[metric], exact.high[metric]] == pytest.approx([low, high], abs=1e-12)
-        assert exact.at_or_below_low[metric] == pytest.approx((means <= low + 1e-9).mean())
-        assert exact.at_or_above_high[metric] == pytest.approx((means >= high - 1e-9).mean())
+    for confidence in (0.7, 0.8, 0.9, 0.95, 0.99):
+        tail = (1 - confidence) / 2
+        exact = exposure.exact_intervals(table, stratify, confidence).set_index("metric")
+        for metric in exposure.METRICS:
+            means = np.round(wide[metric].to_numpy()[every].mean(axis=1), 9)
+            low, high = np.quantile(means, [tail, 1 - tail], method="inverted_cdf")
+            assert [exact.low[metric], exact.high[metric]] == pytest.approx([low, high], abs=1e-8)
+            assert exact.at_or_below_low[metric] == pytest.approx((means <= low).mean())
+            assert exact.at_or_above_high[metric] == pytest.approx((means >= high).mean())
 
 
 def test_sign_flip_equals_scipy_over_all_patterns(outcomes):
