@@ -405,12 +405,13 @@ def _principals(replica: int, seed: int) -> list[_Details]:
     ]
 
 
-def _block(replicas: Sequence[int], seed: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Render several replicas into the three tables."""
+def _block(replicas: Sequence[int], seed: int, seen: set[int]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Render several replicas into the three tables; `seen` remembers the texts of earlier blocks."""
     whole = structure()
     people = [_principals(replica, seed) for replica in replicas]
     weeks = np.array([_shift(replica, seed) for replica in replicas])
     memories = _memories(whole, replicas, people, weeks)
+    memories["text"] = pd.array(_signed(memories, seen), dtype="str")
     queries = _queries(whole, replicas, people, weeks)
     return memories, queries, _labels(whole.labels, len(replicas), memories, queries)
 
@@ -450,6 +451,19 @@ def _memories(
             "skeleton": _tile(frame["key"], repeats),
         }
     ).assign(copy_certain=lambda df: df["copy_certain"].mask(df["copy_of"].isna(), pd.NA))
+
+
+def _signed(memories: pd.DataFrame, seen: set[int]) -> list[str]:
+    """Sign a memory that says word for word what an earlier one says: whose it is, and the day it was written."""
+    texts: list[str] = []
+    for text, tenant, time in zip(memories["text"], memories["tenant"], memories["time"], strict=True):
+        mark = zlib.crc32(text.encode()) << 32 | zlib.adler32(text.encode())
+        if mark in seen:
+            texts.append(f"{text} – {tenant}, {int(time[8:10])} {_MONTHS[int(time[5:7]) - 1]}")
+        else:
+            texts.append(text)
+        seen.add(mark)
+    return texts
 
 
 def _queries(
@@ -626,8 +640,9 @@ def _arrow_schema(frame: pd.DataFrame) -> Any:
 
 def _blocks(scale: int, seed: int, size: int = 20) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]]:
     _check(scale, seed)
+    seen: set[int] = set()
     for first in range(0, scale, size):
-        yield _block(range(first, min(first + size, scale)), seed)
+        yield _block(range(first, min(first + size, scale)), seed, seen)
 
 
 def _check(scale: int, seed: int) -> None:

@@ -47,8 +47,26 @@ def _pounds(amount: float) -> str:
     return f"£{amount:,.0f}"
 
 
-def _name(rng: Random, first: list[str]) -> str:
-    return f"{rng.choice(first)} {rng.choice(LAST)}"
+class _People:
+    """Names without repetition, so that nobody in a cast is taken for somebody else by accident."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._she, self._he, self._last = (rng.sample(pool, len(pool)) for pool in (SHE, HE, LAST))
+
+    def first(self, woman: bool | None = None) -> str:
+        """Return a first name; of either kind unless told."""
+        if woman is None:
+            woman = self._rng.random() < 0.5
+        return self._she.pop() if woman else self._he.pop()
+
+    def last(self) -> str:
+        """Return a family name."""
+        return self._last.pop()
+
+    def full(self, woman: bool | None = None) -> str:
+        """Return first name and family name."""
+        return f"{self.first(woman)} {self.last()}"
 
 
 def _first(name: str) -> str:
@@ -63,10 +81,31 @@ def _address(rng: Random) -> str:
     return f"{rng.randint(2, 148)} {rng.choice(STREETS)}"
 
 
-CLIENTS = (
-    ["Hobb's Bakery", "Two Rivers Bakery", "The Rye House", "Saffron and Salt", "Crumb Brothers", "Old Mill Loaves"],
-    ["Brightwater Dental", "Castlegate Dental", "Orchard Row Dental", "Northlight Dental", "Quayside Dental"],
-    ["Kestrel Joinery", "Bell and Pryce Stairs", "Alderman Kitchens", "Fairgrain Joinery", "Tenon and Daughters"],
+WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
+
+
+def _oddments(rng: Random) -> Slots:
+    """Draw small numbers, days and hours for the sentences that name nobody."""
+    first, second = rng.sample(WEEKDAYS, 2)
+    return {
+        "wd1": first,
+        "wd2": second,
+        "n2": rng.choice(["two", "three", "four", "five"]),
+        "n3": rng.choice(["six", "seven", "eight", "nine"]),
+        "frac": rng.choice(["a third", "a quarter", "two fifths"]),
+        "frac2": rng.choice(["just over half", "more than half", "two thirds", "three quarters"]),
+        "hr": rng.choice(["seven", "half past seven", "eight", "half past eight", "nine"]),
+        "hr2": rng.choice(["noon", "half past twelve", "ten past one"]),
+        "place": rng.choice(PLACES),
+        "sportname": rng.choice(["handball", "judo", "rowing", "netball", "gymnastics"]),
+        "drugname": rng.choice(["Penicillin", "Latex", "Ibuprofen", "Aspirin", "Naproxen"]),
+    }
+
+
+TRADES = (
+    ["{}'s Bakery", "{} and Daughters, Bakers", "The {} Bakehouse", "{} Loaves"],
+    ["{} Dental", "{} and Partner, Dentists", "The {} Dental Practice", "{} Dental Rooms"],
+    ["{} Joinery", "{} and Sons, Stairs", "{} Kitchens", "The {} Workshop"],
 )
 BANKS = ["Penmarsh Bank", "Calder Mutual", "Northern Savings", "Harbour Bank", "Tillman and Co", "Union Credit"]
 SOFTWARE = ["Ledgerly", "Sumtime", "Tallow Books", "Abacus Nine", "Quillbook", "Crossfoot"]
@@ -92,27 +131,28 @@ def company(rng: Random) -> list[Slots]:
     list of dict
         Slots of the principals a, b and c; the account managers are shared.
     """
-    team = dict(zip(("am", "am0", "clerk", "hr", "mk", "qa"), [_name(rng, SHE + HE) for _ in range(6)], strict=True))
+    people = _People(rng)
+    team = {role: people.full() for role in ("am", "am0", "clerk", "hr", "mk", "qa")}
     soft, banks = rng.sample(SOFTWARE, 4), rng.sample(BANKS, 4)
-    return [{**team, **_client(rng, place, soft, banks)} for place in range(3)]
+    return [{**team, **_oddments(rng), **_client(rng, people, place, soft, banks)} for place in range(3)]
 
 
-def _client(rng: Random, place: int, soft: list[str], banks: list[str]) -> Slots:
-    owner, fee, vat = _name(rng, SHE + HE), rng.randrange(340, 620, 5), rng.randrange(3100, 9400)
+def _client(rng: Random, people: _People, place: int, soft: list[str], banks: list[str]) -> Slots:
+    owner, fee, vat = people.full(), rng.randrange(340, 620, 5), rng.randrange(3100, 9400)
     salary, limit = rng.randrange(24_000, 33_000, 250), rng.choice([250, 400, 500, 750])
     debt, wip, day = rng.randrange(1900, 7800, 10), rng.randrange(14_000, 31_000, 100), rng.randrange(180, 420, 10)
     suppliers, pays = rng.sample(SUPPLIERS, 2), rng.sample(PAYDAYS, 2)
     return {
-        "tenant": rng.choice(CLIENTS[place]),
+        "tenant": rng.choice(TRADES[place]).format(people.last()),
         "owner": owner,
         "owner_f": _first(owner),
-        "ops": _name(rng, SHE),
-        "ops2": _name(rng, SHE + HE),
-        "emp1": _name(rng, SHE + HE),
-        "emp2": _name(rng, SHE + HE),
-        "emp3": _name(rng, SHE + HE),
-        "friend": _name(rng, HE),
-        "kid": _first(_name(rng, SHE + HE)),
+        "ops": people.full(woman=True),
+        "ops2": people.full(),
+        "emp1": people.full(),
+        "emp2": people.full(),
+        "emp3": people.full(),
+        "friend": people.full(woman=False),
+        "kid": people.first(),
         "phone1": _phone(rng),
         "fee1": _pounds(fee),
         "fee2": _pounds(fee + rng.choice([35, 45, 60])),
@@ -162,15 +202,14 @@ LADDERS = {
     "carbamazepine": ("mg", [(100, 200, 400, 300), (200, 400, 800, 600), (200, 300, 600, 500)]),
     "lamotrigine": ("mg", [(25, 50, 100, 75), (50, 100, 200, 150), (25, 75, 150, 125)]),
     "levothyroxine": ("micrograms", [(25, 50, 100, 75), (50, 75, 125, 112), (50, 88, 125, 100)]),
-    "topiramate": ("mg", [(25, 50, 100, 75), (50, 100, 200, 150), (25, 75, 125, 100)]),
-    "metoprolol": ("mg", [(25, 50, 100, 75), (50, 100, 190, 142), (23, 47, 95, 71)]),
-    "gabapentin": ("mg", [(300, 600, 1200, 900), (100, 300, 900, 600), (300, 900, 1800, 1500)]),
+    "phenytoin": ("mg", [(100, 200, 300, 250), (150, 200, 300, 275), (100, 150, 250, 200)]),
+    "lithium carbonate": ("mg", [(200, 400, 800, 600), (400, 600, 1000, 800), (200, 300, 600, 400)]),
 }
 NIGHT = {"mirtazapine": (7.5, 15), "trazodone": (50, 100), "amitriptyline": (10, 25), "melatonin": (2, 4)}
 PAINKILLERS = ["ibuprofen", "naproxen", "diclofenac", "ketoprofen"]
 ALLERGENS = ["amoxicillin", "co-trimoxazole", "ciprofloxacin", "clindamycin", "cefuroxime", "doxycycline"]
 STUDIES = ["LANTERN", "HEDGEROW", "NIGHTJAR", "TIDEMARK", "OXBOW", "SALTMARSH"]
-TESTS = ["hepatitis B test", "HIV test", "syphilis test", "tuberculosis test"]
+TESTS = ["hepatitis B test", "tuberculosis test", "hepatitis C test", "genetic test"]
 SECRETS = [
     "the accident on the lake road", "the brother nobody mentions", "the winter the shop failed",
     "the year in hospital as a child", "the letter that was never answered", "the fire in the bakery",
@@ -196,19 +235,26 @@ def medication(rng: Random) -> list[Slots]:
     list of dict
         Slots of an old patient, a teenager and a mother of a baby; staff, drugs and study are shared.
     """
-    staff = {role: _name(rng, SHE + HE) for role in ("nurse", "phar", "rs", "rec", "th", "qa", "doc")}
+    people = _People(rng)
+    staff = {role: people.full() for role in ("nurse", "phar", "rs", "rec", "th", "qa", "doc")}
     drug, night, study = rng.choice(list(LADDERS)), rng.choice(list(NIGHT)), rng.choice(STUDIES)
     shared = {**staff, "drug": drug, "drug2": night, "study": study, "old": rng.choice(PAINKILLERS)}
     shared["doc"] = f"Dr {shared['doc']}"
     order = rng.sample(range(3), 3)
-    return [{**shared, **_patient(rng, place, drug, night, order[place])} for place in range(3)]
+    return [
+        {**shared, **_oddments(rng), **_patient(rng, people, place, drug, night, order[place])} for place in range(3)
+    ]
 
 
-def _patient(rng: Random, place: int, drug: str, night: str, ladder: int) -> Slots:
+def _patient(rng: Random, people: _People, place: int, drug: str, night: str, ladder: int) -> Slots:
     unit, steps = LADDERS[drug][0], LADDERS[drug][1][ladder]
     woman = place == 2 or rng.random() < 0.5
-    first, last = rng.choice(SHE if woman else HE), rng.choice(LAST)
-    kin = [f"the {'daughter' if rng.random() < 0.5 else 'son'}", f"{rng.choice(SHE)}, the mother", "the husband"]
+    first, last = people.first(woman), people.last()
+    kin = [
+        f"the {'daughter' if rng.random() < 0.5 else 'son'}",
+        f"{people.first(woman=True)}, the mother",
+        "the husband",
+    ]
     weight = [rng.uniform(58, 91), rng.uniform(41, 60), rng.uniform(57, 84)][place]
     filtration = rng.randint(58, 74)
     worry, word = rng.choice(TEEN)
@@ -222,8 +268,8 @@ def _patient(rng: Random, place: int, drug: str, night: str, ladder: int) -> Slo
         "him": "her" if woman else "him",
         "rel": kin[place].split(",")[0],
         "Rel": kin[place].split(",")[0].replace("the ", "The "),
-        "gp": f"Dr {_name(rng, SHE + HE)}",
-        "gp2": f"Dr {_name(rng, SHE + HE)}",
+        "gp": f"Dr {people.full()}",
+        "gp2": f"Dr {people.full()}",
         "street": rng.choice(STREETS),
         **{f"d{step}": f"{dose} {unit}" for step, dose in enumerate(steps, 1)},
         "dx": f"{steps[2] + steps[0]} {unit}",
@@ -248,31 +294,31 @@ def _patient(rng: Random, place: int, drug: str, night: str, ladder: int) -> Slo
         "batch": f"{rng.choice('KLMR')}{rng.randint(1000, 9999)}",
         "inr1": f"{rng.uniform(3.3, 3.9):.1f}",
         "inr2": f"{rng.uniform(2.2, 2.8):.1f}",
-        "baby": rng.choice(SHE + HE),
+        "baby": people.first(),
     }
 
 
 MATTERS = (
     [
-        ("Hallmark Lifts", "the dismissal of its night-shift foreman"),
-        ("Orrin Logistics", "the dismissal of a depot head"),
-        ("Bellweather Foods", "the dismissal of a shop steward"),
+        ("{} Lifts", "the dismissal of its night-shift foreman"),
+        ("{} Logistics", "the dismissal of a depot head"),
+        ("{} Foods", "the dismissal of a shop steward"),
     ],
     [
-        ("Fenwick Latches", "a spring that both sides claim to have invented"),
-        ("Ostrava Tools", "the spring in a pruning saw"),
-        ("Kettleby Prams", "a folding spring and who drew it first"),
+        ("{} Latches", "a spring that both sides claim to have invented"),
+        ("{} Tools", "the spring in a pruning saw"),
+        ("{} Prams", "a folding spring and who drew it first"),
     ],
     [
-        ("Nordhav Seafood", "a cargo of prawns that arrived soft"),
-        ("Lund Cold Chain", "frozen prawns that were not frozen"),
-        ("Atlas Provisions", "a thawed shipment of prawns"),
+        ("{} Seafood", "a cargo of prawns that arrived soft"),
+        ("{} Cold Chain", "frozen prawns that were not frozen"),
+        ("{} Provisions", "a thawed shipment of prawns"),
     ],
 )
 OPPONENTS: tuple[list[str], ...] = (
     [],
-    ["Brackley Hardware", "Sato Mechanisms", "Tarn Industrial", "Wicklow Springs"],
-    ["the Meridian Line", "Skagen Carriers", "Portolan Shipping", "Albatross Reefer"],
+    ["{} Hardware", "{} Mechanisms", "{} Industrial", "{} Springs"],
+    ["the {} Line", "{} Carriers", "{} Shipping", "{} Reefer"],
 )
 
 
@@ -289,24 +335,26 @@ def legal(rng: Random) -> list[Slots]:
     list of dict
         Slots of the matters a, b and c; partner, associates and judge are shared.
     """
-    team = {role: _name(rng, SHE + HE) for role in ("part", "assoc", "assoc0", "para", "ins", "pr", "exp0", "exp")}
-    team["judge"], team["city"] = rng.choice(LAST), rng.choice(CITIES)
-    return [{**team, **_matter(rng, place)} for place in range(3)]
+    people = _People(rng)
+    team = {role: people.full() for role in ("part", "assoc", "assoc0", "para", "ins", "pr", "exp0", "exp")}
+    team["judge"], team["city"] = people.last(), rng.choice(CITIES)
+    return [{**team, **_oddments(rng), **_matter(rng, people, place)} for place in range(3)]
 
 
-def _matter(rng: Random, place: int) -> Slots:
-    client, subject = rng.choice(MATTERS[place])
-    employee, rate = _name(rng, HE), rng.randrange(290, 420, 10)
+def _matter(rng: Random, people: _People, place: int) -> Slots:
+    firm, subject = rng.choice(MATTERS[place])
+    client = firm.format(people.last())
+    employee, rate = people.full(woman=False), rng.randrange(290, 420, 10)
     damage, offer, odds = rng.randrange(410, 890, 5), rng.randrange(90, 180, 5), rng.randrange(55, 75, 5)
     costs, documents, rooms = rng.randrange(31, 58), rng.randint(640, 2900), rng.sample(range(2, 19), 2)
     return {
         "tenant": client,
         "client": client,
         "subject": subject,
-        "opp": rng.choice(OPPONENTS[place]) if place else employee,
+        "opp": rng.choice(OPPONENTS[place]).format(people.last()) if place else employee,
         "emp": employee,
-        "gc": _name(rng, SHE + HE),
-        "staff": _name(rng, SHE + HE),
+        "gc": people.full(),
+        "staff": people.full(),
         "fileno": f"{rng.randint(20, 99)}/{rng.randint(100, 999)}",
         "r1": _pounds(rate),
         "r1a": _pounds(rate - rng.choice([110, 120, 130])),
@@ -322,18 +370,18 @@ def _matter(rng: Random, place: int) -> Slots:
         "off1": _pounds(offer * 1000),
         "off2": _pounds(offer * 1000 + rng.randrange(25_000, 70_000, 5000)),
         "auth": _pounds(offer * 1000 + rng.randrange(80_000, 120_000, 5000)),
-        "wit": _name(rng, SHE + HE),
+        "wit": people.full(),
         "waddr": _address(rng),
-        "docs1": str(documents),
-        "docs2": str(documents + rng.randint(180, 700)),
+        "docs1": f"{documents:,}",
+        "docs2": f"{documents + rng.randint(180, 700):,}",
         "privn": str(rng.randint(31, 94)),
-        "oc0": f"{rng.choice(LAST)} and {rng.choice(LAST)}",
-        "oc": _name(rng, SHE + HE),
+        "oc0": f"{people.last()} and Partners",
+        "oc": people.full(),
         "costs0": _pounds(costs * 1000 - rng.randrange(12_000, 22_000, 500)),
         "costs": _pounds(costs * 1000 + rng.randrange(8000, 19_000, 250)),
         "disb": _pounds(rng.randrange(9000, 21_000, 500)),
-        "medi": _name(rng, SHE),
-        "kid": _name(rng, HE),
+        "medi": people.full(woman=True),
+        "kid": people.full(woman=False),
     }
 
 
@@ -368,14 +416,15 @@ def personal(rng: Random) -> list[Slots]:
         "tin": rng.sample(FOODS, 4),
         "gift": rng.sample(GIFTS, 4),
     }
-    return [_person(rng, place, pools) for place in range(3)]
+    people = _People(rng)
+    return [{**_oddments(rng), **_person(rng, people, place, pools)} for place in range(3)]
 
 
-def _person(rng: Random, place: int, pools: dict[str, list[str]]) -> Slots:
+def _person(rng: Random, people: _People, place: int, pools: dict[str, list[str]]) -> Slots:
     full = rng.choice(["Alexandra", "Maximilian", "Bernadette", "Josephine", "Theodora", "Christopher", "Frederica"])
     short = {"Alexandra": "Alex", "Maximilian": "Max", "Bernadette": "Bernie", "Josephine": "Jo"}
     short |= {"Theodora": "Teddy", "Christopher": "Kit", "Frederica": "Freddie"}
-    last, pay = rng.choice(LAST), rng.randrange(2700, 4400, 50)
+    last, pay = people.last(), rng.randrange(2700, 4400, 50)
     birthday = rng.choice(["9th of November", "23rd of August", "2nd of October", "17th of September"])
     power = rng.randint(61, 95)
     return {
@@ -383,19 +432,18 @@ def _person(rng: Random, place: int, pools: dict[str, list[str]]) -> Slots:
         "p": short[full],
         "plong": full,
         "pl": last,
-        "partner": rng.choice(SHE + HE),
-        "exf": rng.choice(SHE + HE),
-        "friend": rng.choice(SHE),
-        "kid": rng.choice(SHE + HE),
-        "sit": _name(rng, SHE + HE),
-        "boss": _name(rng, SHE + HE),
-        "neigh": f"{rng.choice(['Mrs', 'Mr'])} {rng.choice(LAST)}",
-        "teach": rng.choice(LAST),
+        "partner": people.first(),
+        "exf": people.first(),
+        "friend": people.first(woman=True),
+        "kid": people.first(),
+        "sit": people.full(),
+        "boss": people.full(),
+        "neigh": f"{rng.choice(['Mrs', 'Mr'])} {people.last()}",
+        "teach": people.last(),
         "addr1": _address(rng),
         "addr2": _address(rng),
         "addrx": _address(rng),
         "taxi": rng.choice(TAXIS),
-        "place": rng.choice(PLACES),
         "ph1": _phone(rng),
         "ph2": _phone(rng),
         "code1": f"{rng.randint(1000, 9999)}",
@@ -418,8 +466,8 @@ def _person(rng: Random, place: int, pools: dict[str, list[str]]) -> Slots:
         "pow2": pools["pow"][place + 1],
         "el1": _pounds(power),
         "el2": _pounds(power + rng.randint(7, 19)),
-        "dent1": f"Dr {rng.choice(LAST)}",
-        "dent2": f"Dr {rng.choice(LAST)}",
+        "dent1": f"Dr {people.last()}",
+        "dent2": f"Dr {people.last()}",
         "cat": rng.choice(CATS),
         "tin1": pools["tin"][place],
         "tin2": pools["tin"][place + 1],
