@@ -30,7 +30,7 @@ def exposure(
     replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
     confidence: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
-    as_json: Annotated[bool, JSON_OPTION] = False,
+    as_json: bool = JSON_OPTION,
 ) -> None:
     """Print effects, exact intervals, leave-one-out ranges and sign-flip tests."""
     from companion import exposure as study
