@@ -102,7 +102,7 @@ def show(value: Any) -> str:
     Parameters
     ----------
     value : object
-        A cell. A missing one is shown as ``an empty field``.
+        A cell. A missing one is shown as ``an empty field``, except a floating-point NaN, which is shown as ``nan``.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def show(value: Any) -> str:
         At most about 60 characters.
     """
     if is_missing(value):
-        return "an empty field"
+        return "nan" if isinstance(value, float | np.floating) else "an empty field"
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 4]}...{text[-1]}"
 

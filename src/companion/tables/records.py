@@ -87,7 +87,9 @@ class Records:
         checked = replace(self, **valid)
         for problem in _across(checked):
             raise problem.error()
-        return replace(checked, population=_population(checked))
+        # Lines are no longer needed, and finding them would keep every text file in memory.
+        origins = {name: Origin(origin.label) for name, origin in self.origins.items()}
+        return replace(checked, population=_population(checked), origins=origins)
 
     def find_problems(self) -> list[Problem]:
         """List everything that is wrong within the tables and across them.

@@ -209,7 +209,7 @@ def _within(column: str, vocabulary: tuple[str, ...]) -> Rule:
         f"{column}_known_word",
         (column,),
         lambda table: (table[column].notna() & ~table[column].isin(vocabulary)).to_numpy(),
-        lambda table, row: f"{show(table[column].iloc[row])} is not a known {column}",
+        lambda table, row: f"{_said(table, column, row)} is not a known {column}",
         f"one of {words}, or an empty field (unknown)",
         f"map your own words for {column} to: {words}",
     )
@@ -235,7 +235,7 @@ def _unique(*columns: str, complete: bool = False) -> Rule:
         return again & table[list(columns)].notna().all(axis=1).to_numpy() if complete else again
 
     def what(table: pd.DataFrame, row: int) -> str:
-        key = ", ".join(f"{column} {show(table[column].iloc[row])}" for column in columns)
+        key = ", ".join(f"{column} {_said(table, column, row)}" for column in columns)
         return f"{key} is listed twice, first in row {_first_twin(table, columns, row)}"
 
     names = ", ".join(columns)
@@ -347,8 +347,14 @@ def _contradictions() -> Rule:
     )
 
 
+def _said(table: pd.DataFrame, column: str, row: int) -> str:
+    """Return a canonical cell in words; NaN there is a missing text, not a number."""
+    value = table[column].iloc[row]
+    return show(None if pd.isna(value) else value)
+
+
 def _pair(table: pd.DataFrame, row: int) -> str:
-    return f"query_id {show(table['query_id'].iloc[row])}, memory_id {show(table['memory_id'].iloc[row])}"
+    return f"query_id {_said(table, 'query_id', row)}, memory_id {_said(table, 'memory_id', row)}"
 
 
 def _cell(table: pd.DataFrame, axis: str, row: int) -> str:
@@ -367,7 +373,7 @@ def _gaps() -> Rule:
         key = codes(table, route)
         ranks = set(table["rank"].to_numpy()[key == key[row]].tolist())
         missing = next(rank for rank in range(1, len(ranks) + 2) if rank not in ranks)
-        place = f"arm {show(table['arm'].iloc[row])}, query_id {show(table['query_id'].iloc[row])}"
+        place = f"arm {_said(table, 'arm', row)}, query_id {_said(table, 'query_id', row)}"
         return f"{place} has rank {table['rank'].iloc[row]} but no rank {missing}"
 
     return Rule(

@@ -79,7 +79,7 @@ def parse_boolean(column: pd.Series) -> Parsed:
     except TypeError:  # a list or another unhashable value is among the cells
         return _cellwise(column, _truth_of, "boolean")
     # One look per distinct value; the extra last level serves code -1, a missing cell.
-    truths = [_truth_of(level) for level in levels] + [None]
+    truths = [None if is_missing(level) else _truth_of(level) for level in levels] + [None]
     bad = np.array([truth is _BAD for truth in truths])[codes]
     known = pd.array([None if truth is _BAD else truth for truth in truths], dtype="boolean")
     return pd.Series(known.take(codes % len(truths)), index=column.index), bad
