@@ -47,7 +47,7 @@ def rank(
 ) -> None:
     """Search, write what was asked for, and print one line per route."""
     from companion import retrieval, tables
-    from companion.corpora import load
+    from companion.corpora import get, load
 
     if list_arms:
         _print(_arm_table(), as_json, "Arms")
@@ -81,6 +81,7 @@ def rank(
         from companion.corpora.frozen import freeze as write_frozen
 
         settings = {
+            "revision": get(corpus).revision,
             "command": _command(corpus, names, top_k, encoder, split),
             "split": split,
             "top_k": top_k,

@@ -134,9 +134,15 @@ class Encoder:
             "model_hash": self.model_hash,
             "query_prompt": self.prompt("query"),
             "document_prompt": self.prompt("document"),
-            "max_length": self.max_length,
+            "max_length": self.max_length or self._own_length,
             "dtype": self.dtype,
         }
+
+    @cached_property
+    def _own_length(self) -> int | None:
+        """Tokens after which the model cuts a text by itself, where its configuration says so."""
+        path = self.folder / "sentence_bert_config.json"
+        return json.loads(path.read_text(encoding="utf-8")).get("max_seq_length") if path.is_file() else None
 
     def prompt(self, kind: Kind) -> str:
         """Text that is put before every text of this kind; empty when there is none.

@@ -1,0 +1,312 @@
+"""RHELM: the loader against the published counts and made-up faults, the frozen run against a remade part of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from companion import scoring
+from companion.corpora import get, load
+from companion.corpora.frozen import TABLES, explicit_labels, freeze, frozen, frozen_meta, load_frozen
+from companion.corpora.rhelm import check, load_rhelm
+from companion.errors import InputError
+from companion.retrieval import Encoder, arms, base_arm, rank
+from companion.retrieval.checks import namespace_never_worse
+
+here = pytest.mark.skipif(
+    not get("rhelm").is_present(), reason="corpus rhelm is not here; COMPANION_CORPORA names where corpora live"
+)
+
+
+# --- The loader ---------------------------------------------------------------------------------------------------
+
+
+@here
+def test_the_published_facts_hold_exactly():
+    for name, (found, expected) in check(load("rhelm")).items():
+        assert found == expected, name
+
+
+@here
+def test_labels_visibility_and_splits_follow_the_protocol():
+    corpus = load("rhelm", "evaluation")
+    memories, queries = corpus.memories.set_index("memory_id"), corpus.queries.set_index("query_id")
+    pairs = corpus.labels
+    memory, query = memories.loc[pairs["memory_id"]], queries.loc[pairs["query_id"]]
+    assert (memory["namespace"].to_numpy() == query["namespace"].to_numpy()).all()
+    assert (memory["time"].str[:10].to_numpy() < query["time"].to_numpy()).all()
+    assert pairs[["relevant", "scope", "policy", "lifecycle"]].all(axis=None)
+    assert memories["namespace"].nunique() == 7
+    assert len(memories) == 7764  # 182,908 memories of the paper's evaluation less MemOps' 175,144
+    assert corpus.defaults == {"policy": True, "lifecycle": True}
+    assert set(queries["intent"]) == {"current"}
+
+
+PERSONA = "Ann_Lee"
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Make a format-true corpus of one persona with two days and four questions."""
+    root = tmp_path / "rhelm"
+    for date, turns in (("2024-01-05", 2), ("2024-02-01", 3)):
+        _conversation(root, date, turns)
+    _questions(
+        root,
+        [
+            _question("good", ["2024-01-05:2", "2024-01-05:2", "2024-01-05:1"]),
+            _question("no_evidence", []),
+            _question("not_a_turn", ["2024-01-05:2", "Emails_2024-01-05:Email 1"]),
+            _question("same_day", ["2024-02-01:1"]),
+        ],
+    )
+    return root
+
+
+def _conversation(root, day, turns, **changes):
+    folder = root / "data" / "conversations" / PERSONA
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = [
+        {"turn": n, "timestamp": f"{day}T0{n}:00:00", "user": f"said {n}", "assistant": f"heard {n}"}
+        for n in range(1, turns + 1)
+    ]
+    document = {"character": PERSONA, "date": day, "conversation": listed, **changes}
+    (folder / f"conversation_{day}.json").write_text(json.dumps(document))
+
+
+def _question(name, evidence, **changes):
+    return {
+        "id": name, "question": f"{name}?", "question_date": "2024-02-01", "question_type": "fact",
+        "supporting_evidence": evidence, **changes,
+    }  # fmt: skip
+
+
+def _questions(root, rows):
+    folder = root / "data" / "QA_final"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (folder / f"low_score_qa_{PERSONA}_all_validated.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_only_eligible_questions_are_kept_and_repeated_evidence_counts_once(made):
+    corpus = load_rhelm(made)
+    assert corpus.queries["query_id"].tolist() == ["good"]
+    assert corpus.labels["memory_id"].tolist() == [f"{PERSONA}/2024-01-05:2", f"{PERSONA}/2024-01-05:1"]
+    assert corpus.notes == {"questions": 4, "eligible": 1, "evaluation": 1}
+    assert corpus.memories["text"].iloc[0] == "said 1\nheard 1"
+    assert corpus.visible_counts()["everywhere"].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["{broken"], r"validated.jsonl: line 1: not valid JSON"),
+        ([_question("a", []), "[1]"], r"line 2: expected an object, found list"),
+        ([{"id": "a"}], r"line 1: field 'question' is missing"),
+        ([_question("a", "2024-01-05:1")], r"field 'supporting_evidence' must be list, found str"),
+        ([_question("a", [3])], r"must hold text references only"),
+        ([_question("a", [], question_date="1 May")], r"field 'question_date': '1 May' is not a date"),
+        ([_question("a", []), _question("a", [])], r"line 2: question id 'a' appears twice"),
+    ],
+)
+def test_malformed_questions_name_file_line_and_field(made, rows, message):
+    _questions(made, rows)
+    with pytest.raises(InputError, match=message):
+        load_rhelm(made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"character": "Bob"}, r"field 'character' is 'Bob'; the folder says 'Ann_Lee'"),
+        ({"conversation": [{"turn": 1}]}, r"turn 1: field 'timestamp' is missing"),
+        ({"conversation": {}}, r"field 'conversation' must be list, found dict"),
+        ({"date": "2024-13-01"}, r"field 'date': '2024-13-01' is not a date"),
+        (
+            {"conversation": [{"turn": True, "timestamp": "", "user": "", "assistant": ""}]},
+            r"field 'turn' must be int, found bool",
+        ),
+        (
+            {"conversation": [{"turn": 1, "timestamp": "", "user": "", "assistant": ""}] * 2},
+            r"turn 'Ann_Lee/2024-01-05:1' appears twice",
+        ),
+    ],
+)
+def test_malformed_conversations_name_file_and_field(made, changes, message):
+    _conversation(made, "2024-01-05", 2, **changes)
+    with pytest.raises(InputError, match=message):
+        load_rhelm(made)
+
+
+def test_empty_folders_are_named(made, tmp_path):
+    with pytest.raises(InputError, match="no conversation files"):
+        load_rhelm(tmp_path / "nothing")
+    shutil.rmtree(made / "data" / "QA_final")
+    with pytest.raises(InputError, match="no question files"):
+        load_rhelm(made)
+
+
+def test_a_corpus_that_is_not_here_says_how_to_fetch_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("COMPANION_CORPORA", str(tmp_path))
+    with pytest.raises(InputError, match="fetch it with: companion fetch rhelm"):
+        load("rhelm")
+
+
+# --- The frozen run -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def records():
+    return load_frozen("rhelm")
+
+
+def test_frozen_tables_hold_no_text_and_are_small(records):
+    assert "text" not in pd.read_parquet(_folder() / "memories.parquet")
+    assert "text" not in pd.read_parquet(_folder() / "queries.parquet")
+    sizes = {name: (_folder() / f"{name}.parquet").stat().st_size for name in TABLES}
+    assert max(sizes.values()) < 5_000_000
+    assert sum(sizes.values()) < 12_000_000
+    assert records.memories["text"].isna().all()
+
+
+def _folder():
+    from companion.paths import data_dir
+
+    return data_dir() / "frozen" / "rhelm"
+
+
+def test_frozen_meta_names_the_pinned_encoder_and_every_arm(records):
+    meta = frozen_meta("rhelm")
+    assert meta["encoder"]["model_hash"].startswith("53aa5117")
+    assert set(meta["arms"]) == set(arms())
+    assert {base_arm(route) for route in records.rankings["arm"].unique()} == set(arms())
+    assert "rhelm" in frozen()
+
+
+def test_no_anchor_is_ranked_worse_within_its_namespace(records):
+    assert namespace_never_worse(records.rankings, records.labels).empty
+    # The check can fail: BM25 does not score like the dense arms, and ranks some anchors better.
+    swapped = namespace_never_worse(records.rankings, records.labels, wide="global_bm25")
+    assert not swapped.empty
+
+
+def test_published_effects_are_replicated(records):
+    """Signs, and every published difference inside our interval (Protocol section 4, top-20)."""
+    part = records.rankings[records.rankings["arm"].isin(["global_dense", "namespace_dense"])]
+    scores = scoring.score_routes(_with(records, part), top_k=20)
+    summary = scoring.summarise(scores, reference="global_dense", replicates=2000, seed=0)
+    contrasts = summary.contrasts[summary.contrasts["source"] == "macro"].set_index("metric")
+    for metric, published in (("evidence_recall", 0.1021), ("feasible_rate", 0.0899), ("loss", -0.1211)):
+        row = contrasts.loc[metric]
+        assert np.sign(row["estimate"]) == np.sign(published)
+        assert row["low"] <= published <= row["high"], metric
+
+
+def _with(records, rankings):
+    from dataclasses import replace
+
+    return replace(records, rankings=rankings)
+
+
+def test_namespace_arms_never_leave_their_scope_and_post_filters_rise_with_depth(records):
+    scores = scoring.score_routes(records, top_k=20)
+    arm = scores["arm"].map(base_arm)
+    inside = arm.str.contains("namespace|policy|lifecycle|post_filter|router", regex=True)
+    inside &= ~arm.isin(["size_matched_random_partition", "anchor_preserving_same_size"])
+    assert (scores.loc[inside, "wrong_scope"].dropna() == 0).all()
+    recall = scores.groupby("arm")["evidence_recall"].mean()
+    depths = [recall[f"global_post_filter_{depth}"] for depth in (20, 100, 500)]
+    assert depths == sorted(depths)
+    assert depths[-1] <= recall["namespace_dense"]
+    random = recall[[f"size_matched_random_partition:{seed}" for seed in range(10)]]
+    anchored = recall[[f"anchor_preserving_same_size:{seed}" for seed in range(10)]]
+    assert random.max() < recall["global_dense"] < recall["namespace_dense"] < anchored.min()
+
+
+def test_frozen_labels_spell_out_every_ranked_pair(records):
+    listed = pd.MultiIndex.from_frame(records.labels[["query_id", "memory_id"]])
+    ranked = pd.MultiIndex.from_frame(records.rankings[["query_id", "memory_id"]].drop_duplicates())
+    assert ranked.isin(listed).all()
+    assert records.labels[["scope", "policy", "lifecycle"]].notna().all(axis=None)
+    own = records.memories.set_index("memory_id")["namespace"].loc[records.labels["memory_id"]].to_numpy()
+    asked = records.queries.set_index("query_id")["namespace"].loc[records.labels["query_id"]].to_numpy()
+    assert (records.labels["scope"].to_numpy(dtype=bool) == (own == asked)).all()
+
+
+@here
+@pytest.mark.slow
+def test_a_part_of_the_frozen_run_is_remade(records):
+    """One small persona's namespace queries, and ten global queries, from texts to ranks."""
+    whole = load("rhelm", "evaluation")
+    small = whole.memories["namespace"].value_counts().idxmin()
+    ask = pd.concat([whole.queries[whole.queries["namespace"] == small].head(12), whole.queries.head(10)])
+    ask = ask.drop_duplicates("query_id").reset_index(drop=True)
+    # Only the persona's texts are encoded, unless the vectors of all are cached already.
+    memories = whole.memories[whole.memories["namespace"] == small].reset_index(drop=True)
+    mine = ask[ask["namespace"] == small].reset_index(drop=True)
+    rankings, _ = rank(_cut(whole, memories, mine), ["namespace_dense"], 100, Encoder(threads=1))
+    _same(rankings, records.rankings, mine["query_id"])
+    lexical, _ = rank(_cut(whole, whole.memories, ask), ["global_bm25"], 100)
+    _same(lexical, records.rankings, ask["query_id"])
+
+
+def _cut(corpus, memories, queries):
+    from dataclasses import replace
+
+    return replace(corpus, memories=memories, queries=queries)
+
+
+def _same(rankings, frozen_rankings, query_ids):
+    arm = rankings["arm"].iloc[0]
+    kept = frozen_rankings[(frozen_rankings["arm"] == arm) & frozen_rankings["query_id"].isin(query_ids)]
+    both = rankings.merge(kept, on=["arm", "query_id", "memory_id"], how="outer", indicator=True)
+    # Another processor's vectors differ in the last bits: a pair may swap only where the scores are that close.
+    swapped = both[(both["_merge"] != "both") | (both["rank_x"] != both["rank_y"])]
+    assert len(swapped) <= 0.01 * len(kept)
+    joined = both[both["_merge"] == "both"]
+    np.testing.assert_allclose(joined["score_x"], joined["score_y"], atol=2e-6)
+
+
+def test_freezing_writes_what_was_ranked_and_a_changed_table_is_refused(tmp_path, monkeypatch):
+    from reference_retrieval import random_corpus
+
+    corpus, encoder = random_corpus(2)
+    rankings, work = rank(corpus, ["global_dense", "size_matched_random_partition"], 25, encoder)
+    folder = tmp_path / "frozen" / "mine"
+    freeze(corpus, rankings, work, folder, {"command": "none"}, seeded_depth=5)
+    monkeypatch.setenv("COMPANION_DATA", str(tmp_path))
+    loaded = load_frozen("mine")
+    plain = loaded.rankings[loaded.rankings["arm"] == "global_dense"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(plain, rankings[rankings["arm"] == "global_dense"].reset_index(drop=True))
+    assert loaded.rankings.loc[loaded.rankings["arm"] != "global_dense", "rank"].max() == 5
+    table = pd.read_parquet(folder / "rankings.parquet")
+    table.assign(score=table["score"] + 1).to_parquet(folder / "rankings.parquet")
+    with pytest.raises(InputError, match=r"rankings.parquet: differs from the frozen run"):
+        load_frozen("mine")
+    with pytest.raises(InputError, match=r"no frozen run 'other'.*mine"):
+        load_frozen("other")
+
+
+def test_explicit_labels_keep_unresolved_unresolved():
+    from reference_retrieval import random_corpus
+
+    corpus, encoder = random_corpus(4)
+    rankings, _ = rank(corpus, ["global_dense"], 40, encoder)
+    labels = explicit_labels(corpus, rankings).set_index(["query_id", "memory_id"])
+    given = corpus.labels.set_index(["query_id", "memory_id"])
+    both = labels.index.intersection(given.index)
+    pd.testing.assert_frame_equal(labels.loc[both, list(given)], given.loc[both], check_like=True)
+    new = labels.loc[labels.index.difference(given.index)]
+    assert new["policy"].isna().all()  # no default
+    assert new["lifecycle"].all()  # the made-up corpus states one
+    space = corpus.memories.set_index("memory_id")["namespace"]
+    asked = corpus.queries.set_index("query_id")["namespace"]
+    for (query, memory), scope in new["scope"].items():
+        if pd.isna(space[memory]):
+            assert pd.isna(scope)
+        else:
+            assert scope == (space[memory] == asked[query])
