@@ -326,7 +326,7 @@ def say(
     fmt: str = ".3f",
     headline: bool = False,
     display: bool = False,
-) -> str:
+) -> None:
     """Make a number available to the prose as ``{glue:text}`name``` and, if wanted, to the run record.
 
     Parameters
@@ -343,15 +343,12 @@ def say(
         Also list it in the run record under ``headline``, unrounded.
     display : bool
         Show the number where the cell stands.
-
-    Returns
-    -------
-    str
-        The text that the prose will show.
     """
     text = estimate if isinstance(estimate, str) else interval(estimate, low, high, fmt)
     prefix = "" if display else "application/papermill.record/"
-    data: dict[str, Any] = {f"{prefix}text/plain": text, f"{prefix}text/html": html.escape(text)}
+    # The glue role evaluates plain text as a Python literal: bare "1,296" would turn into a pair of numbers and
+    # "0.000" into "0.0", so the text travels quoted.
+    data: dict[str, Any] = {f"{prefix}text/plain": repr(text), f"{prefix}text/html": html.escape(text)}
     if headline:
         # Under the same prefix, so that no viewer tries to show it.
         data[f"{prefix}{HEADLINE_MIME}"] = {
@@ -359,7 +356,6 @@ def say(
             **{key: _plain(value) for key, value in (("estimate", estimate), ("low", low), ("high", high))},
         }
     _display(Bundle(data, {"scrapbook": {"name": name, "mime_prefix": prefix}}))
-    return text
 
 
 def _plain(value: Any) -> Any:
