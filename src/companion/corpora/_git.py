@@ -101,13 +101,15 @@ _CAUSES: tuple[tuple[tuple[str, ...], str], ...] = (
             "connection reset",
             "unexpected disconnect",
             "operation too slow",
-            "could not fetch",
-            "failed to fetch some objects",
             "invalid index-pack output",
             "protocol error",
             "remote end hung up",
         ),
         "the connection was cut: run the same command again; what has arrived is kept",
+    ),
+    (
+        ("from promisor remote", "failed to fetch some objects"),
+        "an object of the pinned revision does not arrive: the connection was cut, or the repository is damaged",
     ),
     (
         (

@@ -208,8 +208,8 @@ def _fetch_revision(job: _Job, url: str) -> Stamp:
         except GitError as error:
             raise InputError(f"{url}: {error}") from error
     tree = _verify_commit(job, url)
-    wanted = _wanted(git, upstream)
     try:
+        wanted = _wanted(git, upstream)
         _check_out(job, wanted)
         _verify_files(job, wanted, url)
     except GitError as error:
