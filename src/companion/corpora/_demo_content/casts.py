@@ -205,7 +205,7 @@ LADDERS = {
     "phenytoin": ("mg", [(100, 200, 300, 250), (150, 200, 300, 275), (100, 150, 250, 200)]),
     "lithium carbonate": ("mg", [(200, 400, 800, 600), (400, 600, 1000, 800), (200, 300, 600, 400)]),
 }
-NIGHT = {"mirtazapine": (7.5, 15), "trazodone": (50, 100), "amitriptyline": (10, 25), "melatonin": (2, 4)}
+NIGHT = {"mirtazapine": (7.5, 15), "trazodone": (50, 100), "amitriptyline": (10, 25), "doxepin": (10, 25)}
 PAINKILLERS = ["ibuprofen", "naproxen", "diclofenac", "ketoprofen"]
 ALLERGENS = ["amoxicillin", "co-trimoxazole", "ciprofloxacin", "clindamycin", "cefuroxime", "doxycycline"]
 STUDIES = ["LANTERN", "HEDGEROW", "NIGHTJAR", "TIDEMARK", "OXBOW", "SALTMARSH"]
