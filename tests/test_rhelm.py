@@ -187,6 +187,16 @@ def test_frozen_meta_names_the_pinned_encoder_and_every_arm(records):
     assert "rhelm" in frozen()
 
 
+def test_some_arms_can_be_loaded_alone(records):
+    some = load_frozen("rhelm", arms=["namespace_dense", "size_matched_random_partition"])
+    routes = ["namespace_dense", *(f"size_matched_random_partition:{seed}" for seed in range(10))]
+    assert set(some.rankings["arm"]) == set(some.work["arm"]) == set(routes)
+    whole = records.rankings[records.rankings["arm"].isin(routes)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(some.rankings, whole)
+    with pytest.raises(InputError, match="no arm 'other'; it has: global_bm25"):
+        load_frozen("rhelm", arms=["other"])
+
+
 def test_no_anchor_is_ranked_worse_within_its_namespace(records):
     assert namespace_never_worse(records.rankings, records.labels).empty
     # The check can fail: BM25 does not score like the dense arms, and ranks some anchors better.

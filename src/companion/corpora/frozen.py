@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -134,13 +134,15 @@ def explicit_labels(corpus: Corpus, rankings: pd.DataFrame) -> pd.DataFrame:
     return both.assign(**axes).sort_values(["query_id", "memory_id", "anchor_id"], ignore_index=True)
 
 
-def load_frozen(name: str, *, verify: bool = True) -> Records:
+def load_frozen(name: str, *, arms: Sequence[str] | None = None, verify: bool = True) -> Records:
     """Load a frozen run of the project.
 
     Parameters
     ----------
     name : str
         Folder in ``data/frozen``.
+    arms : sequence of str, optional
+        Keep the routes of these arms only (an arm with seeds has one route per seed). Few arms load faster.
     verify : bool
         Compare each table with its SHA-256 first.
 
@@ -152,10 +154,11 @@ def load_frozen(name: str, *, verify: bool = True) -> Records:
     Raises
     ------
     InputError
-        When there is no such run, or a table differs from what ``meta.json`` says.
+        When there is no such run, it lacks an arm, or a table differs from what ``meta.json`` says.
     """
     folder = _folder(name)
     meta = frozen_meta(name)
+    kept = None if arms is None else [("arm", "in", _routes(name, meta, arms))]
     tables: dict[str, Any] = {}
     for table in TABLES:
         path = folder / f"{table}.parquet"
@@ -163,9 +166,18 @@ def load_frozen(name: str, *, verify: bool = True) -> Records:
             raise InputError(f"{path}: is missing from the frozen run {name!r}")
         if verify and _sha256(path) != meta["sha256"][table]:
             raise InputError(f"{path}: differs from the frozen run (SHA-256 {meta['sha256'][table]} expected)")
-        tables[table] = pd.read_parquet(path)
+        tables[table] = pd.read_parquet(path, filters=kept if table in ("rankings", "work") else None)
     tables["rankings"]["score"] = tables["rankings"]["score"].astype("float64")
     return Records(**tables, defaults=meta["defaults"], population=meta["population"], name=name).check()
+
+
+def _routes(name: str, meta: Mapping[str, Any], arms: Sequence[str]) -> list[str]:
+    """Route names of some arms of a frozen run."""
+    unknown = [arm for arm in arms if arm not in meta["arms"]]
+    if unknown:
+        raise InputError(f"frozen run {name!r} has no arm {unknown[0]!r}; it has: {', '.join(meta['arms'])}")
+    seeds = {arm: meta["arms"][arm]["seeds"] for arm in arms}
+    return [route for arm in arms for route in ([f"{arm}:{s}" for s in range(seeds[arm])] or [arm])]
 
 
 def frozen_meta(name: str) -> dict[str, Any]:
@@ -188,9 +200,7 @@ def frozen_meta(name: str) -> dict[str, Any]:
     """
     path = _folder(name) / "meta.json"
     if not path.is_file():
-        raise InputError(
-            f"no frozen run {name!r} in {path.parent.parent}; there are: {', '.join(frozen()) or 'none'}"
-        )
+        raise InputError(f"no frozen run {name!r} in {path.parent.parent}; there are: {', '.join(frozen()) or 'none'}")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
