@@ -14,7 +14,7 @@ from companion.corpora import get, load
 from companion.corpora.frozen import TABLES, explicit_labels, freeze, frozen, frozen_meta, load_frozen
 from companion.corpora.rhelm import check, load_rhelm
 from companion.errors import InputError
-from companion.retrieval import Encoder, arms, base_arm, rank
+from companion.retrieval import Encoder, base_arm, known_arms, rank
 from companion.retrieval.checks import namespace_never_worse
 
 here = pytest.mark.skipif(
@@ -182,8 +182,8 @@ def _folder():
 def test_frozen_meta_names_the_pinned_encoder_and_every_arm(records):
     meta = frozen_meta("rhelm")
     assert meta["encoder"]["model_hash"].startswith("53aa5117")
-    assert set(meta["arms"]) == set(arms())
-    assert {base_arm(route) for route in records.rankings["arm"].unique()} == set(arms())
+    assert set(meta["arms"]) == set(known_arms())
+    assert {base_arm(route) for route in records.rankings["arm"].unique()} == set(known_arms())
     assert "rhelm" in frozen()
 
 

@@ -111,7 +111,7 @@ def _described(routes: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _arm_table() -> pd.DataFrame:
-    from companion.retrieval import arms
+    from companion.retrieval import known_arms
 
     return pd.DataFrame(
         {
@@ -122,7 +122,7 @@ def _arm_table() -> pd.DataFrame:
             "parameters": ", ".join(f"{name}={value}" for name, value in spec.params.items()),
             "seeds": spec.seeds,
         }
-        for spec in arms().values()
+        for spec in known_arms().values()
     )
 
 

@@ -16,7 +16,7 @@ from companion.retrieval import dense
 from companion.retrieval.dense import Hits
 from companion.retrieval.lexical import Lexical
 from companion.retrieval.pools import CorpusLike, Layout, Pool
-from companion.retrieval.registry import ArmSpec, Route, arms, get_arm
+from companion.retrieval.registry import ArmSpec, Route, get_arm, known_arms
 
 UNRESOLVED = -1
 """Code of ? in the int8 arrays of `Search.status`; 1 and 0 stand for themselves."""
@@ -261,7 +261,7 @@ def rank(
 
 def _specs(names: Sequence[str]) -> list[ArmSpec]:
     if list(names) == ["all"]:
-        return list(arms().values())
+        return list(known_arms().values())
     if not names:
         raise InputError("no arm was named; name at least one, or all")
     return [get_arm(name) for name in dict.fromkeys(names)]

@@ -126,7 +126,7 @@ def arm(
     return decorate
 
 
-def arms() -> Mapping[str, ArmSpec]:
+def known_arms() -> Mapping[str, ArmSpec]:
     """All arms by name: baselines, methods, controls, diagnostics; each in the order of definition.
 
     Returns
@@ -149,7 +149,7 @@ def get_arm(name: str) -> ArmSpec:
     InputError
         When there is no such arm; the message lists those that exist.
     """
-    known = arms()
+    known = known_arms()
     if name not in known:
         raise InputError(f"unknown arm {name!r}; known: {', '.join(known)}, or all")
     return known[name]
