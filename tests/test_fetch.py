@@ -221,6 +221,37 @@ def test_another_tree_than_the_recorded_one_is_refused(upstream, target):
     assert not (target.parent / ".gatemem.partial").exists()
 
 
+def test_files_that_differ_from_the_commit_condemn_the_copy(upstream, target, monkeypatch):
+    honest = fetch._check_out
+
+    def then_alter(job, wanted):
+        honest(job, wanted)
+        with (job.files / "bench/data/office/episodes.jsonl").open("ab") as file:
+            file.write(b" ")
+
+    monkeypatch.setattr(fetch, "_check_out", then_alter)
+    with pytest.raises(InputError, match=r"bench/data/office/episodes.jsonl has git id \w+, expected"):
+        fetch.fetch("gatemem")
+    assert_nothing_whole(target)
+    assert not (target.parent / ".gatemem.partial").exists()
+
+
+def test_the_name_is_given_last_and_at_once(upstream, target, monkeypatch):
+    renamed = []
+    rename = Path.rename
+
+    def watch(self, destination):
+        if Path(destination) == target:
+            assert upstreams.read_stamp(self).verified
+            assert {path.name for path in self.iterdir()} == {"LICENSE", "bench", upstreams.STAMP}
+            renamed.append(self)
+        return rename(self, destination)
+
+    monkeypatch.setattr(Path, "rename", watch)
+    fetch.fetch("gatemem", report=lambda *_: assert_nothing_whole(target))
+    assert len(renamed) == 1
+
+
 def test_git_lfs_pointers_are_no_data(upstream, target):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
     (upstream.folder / "bench/data/office/episodes.jsonl").write_text(pointer)
