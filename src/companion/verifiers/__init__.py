@@ -21,10 +21,10 @@ from companion.verifiers.base import (
 )
 from companion.verifiers.chat import ChatVerifier
 from companion.verifiers.controlled import controlled_units
-from companion.verifiers.simple import KeepAll, ReleasedMetadata, Replay
+from companion.verifiers.simple import DenyAll, KeepAll, ReleasedMetadata, Replay
 from companion.verifiers.text import TextPairs
 
-LOCAL: dict[str, type[Any]] = {c.name: c for c in (KeepAll, ReleasedMetadata, TextPairs)}
+LOCAL: dict[str, type[Any]] = {c.name: c for c in (KeepAll, DenyAll, ReleasedMetadata, TextPairs)}
 """Verifiers that run here, by name."""
 
 
@@ -58,6 +58,7 @@ __all__ = [
     "METADATA_COLUMNS",
     "TEXT_COLUMNS",
     "ChatVerifier",
+    "DenyAll",
     "KeepAll",
     "ReleasedMetadata",
     "Replay",

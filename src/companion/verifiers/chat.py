@@ -16,9 +16,9 @@ from companion.verifiers.base import Untrained
 SYSTEM = (
     "You check memories before an assistant may use them. A memory may be used for a question only if it belongs to "
     "the person who asks (scope), may be shown to them for this purpose (policy), and is neither outdated nor "
-    "withdrawn for what the question asks about (lifecycle). Whether it is relevant plays no part. Judge from the two "
-    'texts alone. Answer with one JSON object and nothing else: {"violation_probability": p}, where p from 0 to 1 is the '
-    "probability that using the memory would break one of these conditions."
+    "withdrawn for what the question asks about (lifecycle). Whether it is relevant plays no part. Judge from the "
+    'two texts alone. Answer with one JSON object and nothing else: {"violation_probability": p}, where p from 0 to 1 '
+    "is the probability that using the memory would break one of these conditions."
 )
 PROMPT = "Question:\n{query_text}\n\nMemory:\n{memory_text}"
 FIELD = "violation_probability"

@@ -1,4 +1,4 @@
-"""Verifiers that need no model: keep everything, read the released metadata, replay a file."""
+"""Verifiers that need no model: keep or deny everything, read the released metadata, replay a file."""
 
 from __future__ import annotations
 
@@ -24,6 +24,17 @@ class KeepAll(Untrained):
     def probability(self, candidates: pd.DataFrame) -> pd.Series:
         """Return 0 throughout."""
         return pd.Series(0.0, index=candidates.index, dtype="Float64")
+
+
+class DenyAll(Untrained):
+    """Holds everything for a violation: what perfect detection costs when it is bought with the evidence."""
+
+    name = "deny_all"
+    description = "Gives every candidate probability 1."
+
+    def probability(self, candidates: pd.DataFrame) -> pd.Series:
+        """Return 1 throughout."""
+        return pd.Series(1.0, index=candidates.index, dtype="Float64")
 
 
 class ReleasedMetadata(Untrained):
