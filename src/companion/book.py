@@ -202,10 +202,14 @@ def _staged_chapter(executed: Path) -> bytes:
     return json.dumps(node, ensure_ascii=False, indent=1).encode()
 
 
+# Its command, run by this interpreter: the module has no way to be run by name.
+_JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
+
+
 def _sphinx(stage: Path, say: Say) -> None:
     """Run Jupyter Book on the stage; warnings are errors."""
     say("building the pages")
-    command = [sys.executable, "-m", "jupyter_book.cli.main", "build", str(stage), "-W", "--keep-going", "-q"]
+    command = [sys.executable, "-c", _JUPYTER_BOOK, "build", str(stage), "-W", "--keep-going", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
         # A failed build must not be taken up again half way.

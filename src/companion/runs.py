@@ -250,8 +250,8 @@ def own_kernel() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="companion-kernel-") as folder:
         spec = Path(folder) / "kernels" / "python3"
         spec.mkdir(parents=True)
-        # Only errors: the kernel warns at every start that it talks to its own machine unencrypted.
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+        # The kernel warns at every start that it talks to its own machine unencrypted, and reports its own end.
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=CRITICAL"]
         text = json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"})
         (spec / "kernel.json").write_text(text, encoding="utf-8")
         before = os.environ.get("JUPYTER_PATH")

@@ -1,0 +1,279 @@
+"""Figures, tables and parameters: what a reader, a screen reader and a spreadsheet get from them."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import io
+import json
+import re
+import subprocess
+import sys
+from urllib.parse import unquote
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import pytest
+from bs4 import BeautifulSoup
+from hypothesis import given
+from hypothesis import strategies as st
+
+from companion import figures
+from companion.errors import InputError
+from companion.figures import palette, theme
+from companion.figures.parameters import find_parameters, parameters_frame, read_parameters
+from companion.figures.tables import csv_link, table_html
+
+DATA = pd.DataFrame(
+    {
+        "arm": ["global_dense", "<script>alert(1)</script>"],
+        "estimate": [0.5, np.nan],
+        "low": [0.25, np.nan],
+        "high": [0.75, np.nan],
+        "known": pd.array([True, None], dtype="boolean"),
+    }
+)
+
+
+def chart(**settings):
+    return alt.Chart(DATA, **settings).mark_bar().encode(x="estimate:Q", y="arm:N")
+
+
+def soup(bundle):
+    return BeautifulSoup(bundle.data["text/html"], "html.parser")
+
+
+def csv_of(page):
+    return pd.read_csv(io.BytesIO(base64.b64decode(page.select_one("a.companion-csv")["href"].split(",", 1)[1])))
+
+
+def test_a_figure_carries_spec_still_caption_table_and_alt_text():
+    page = soup(figures.figure(chart(), name="recall", caption="Recall, *by route*.", alt="Bars: one is longer."))
+    assert page.figure["id"] == "fig-recall"
+    assert page.figcaption.em.text == "by route"
+    assert page.select_one(".companion-live")["aria-label"] == page.img["alt"] == "Bars: one is longer."
+    spec = json.loads(page.select_one("script.companion-spec").string)
+    assert spec["width"] == "container"
+    assert spec["description"] == "Bars: one is longer."
+    svg = BeautifulSoup(unquote(page.img["src"].split(",", 1)[1]), "html.parser").svg
+    assert int(page.img["width"]) == pytest.approx(float(svg["width"]), abs=1)
+    assert "global_dense" in svg.text
+    assert csv_of(page)["estimate"].tolist()[0] == 0.5
+
+
+def test_text_in_the_data_cannot_run():
+    made = figures.figure(chart(), name="x", caption="<script>bad()</script>", alt='"><script>bad()</script>')
+    page = soup(made)
+    scripts = page.find_all("script")
+    assert [script["type"] for script in scripts] == ["application/json"]
+    assert "<" not in scripts[0].string
+    assert json.loads(scripts[0].string)  # still the same JSON
+    assert "<script>" not in unquote(page.img["src"])
+
+
+def test_the_same_figure_gives_the_same_bytes_in_another_process():
+    code = (
+        "import altair as alt, pandas as pd; from companion import figures;"
+        "d = pd.DataFrame({'a': ['x', 'y'], 'b': [1.0, 2.0]});"
+        "print(figures.figure(alt.Chart(d).mark_bar().encode(x='b:Q', y='a:N'), name='n', caption='c', alt='a').data)"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in "12"]
+    assert runs[0].stdout == runs[1].stdout
+
+
+def test_composed_charts_keep_their_widths_and_lab_gets_literal_colours():
+    made = figures.figure(chart(width=200) | chart(width=200), name="pair", caption="c", alt="a")
+    spec = json.loads(soup(made).select_one("script.companion-spec").string)
+    assert "width" not in spec
+    lab = json.dumps(made.data["application/vnd.vegalite.v6+json"])
+    assert "var(" not in lab
+    assert "url(" not in lab
+
+
+def test_unresolved_is_hatched_in_the_book_and_flat_grey_in_lab():
+    data = pd.DataFrame({"state": ["admissible", "inadmissible", "unresolved"], "n": [1, 2, 3]})
+    bars = alt.Chart(data).mark_bar().encode(x="n:Q", color=alt.Color("state:N", scale=figures.status_scale()))
+    made = figures.figure(bars, name="states", caption="c", alt="a")
+    still = unquote(soup(made).img["src"])
+    assert '<pattern id="companion-hatch"' in still
+    assert "url(#companion-hatch)" in still.replace("%22", '"')
+    assert palette.HATCH not in json.dumps(made.data["application/vnd.vegalite.v6+json"])
+
+
+@pytest.mark.parametrize("name", ["Recall", "a b", "", "1a", "a_b", 'a"b'])
+def test_names_that_cannot_be_ids_are_refused(name):
+    with pytest.raises(InputError, match="lower-case"):
+        figures.figure(chart(), name=name, caption="c", alt="a")
+
+
+def test_a_figure_needs_words():
+    with pytest.raises(InputError, match="alt text is empty"):
+        figures.figure(chart(), name="n", caption="c", alt=" ")
+    with pytest.raises(InputError, match="caption is empty"):
+        figures.table(DATA, name="n", caption="")
+
+
+def test_a_still_figure_has_a_light_and_a_dark_image_and_is_deterministic():
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    def draw():
+        with figures.still_style():
+            fig, axes = plt.subplots(figsize=(5, 3))
+            axes.plot([0, 1], [0, 1])
+            axes.set_title("Title")
+        return figures.still(fig, name="line", caption="c", alt="A line.")
+
+    first, second = draw(), draw()
+    assert first.data == second.data
+    light, dark = soup(first).find_all("img")
+    assert {"only-light"} <= set(light["class"])
+    assert {"only-dark"} <= set(dark["class"])
+    assert theme.INK["light"]["--companion-ink"] in unquote(light["src"])
+    assert theme.INK["light"]["--companion-ink"] not in unquote(dark["src"])
+    assert theme.INK["dark"]["--companion-ink"] in unquote(dark["src"])
+    assert not plt.get_fignums()
+
+
+def test_tables_have_headers_with_scope_and_show_what_is_missing():
+    page = BeautifulSoup(
+        table_html(DATA, name="t", caption="A table", intervals={"estimate": ("low", "high")}), "html.parser"
+    )
+    assert page.caption.text == "A table"
+    assert [th.text for th in page.select('thead th[scope="col"]')] == ["arm", "estimate", "known"]
+    assert [th.text for th in page.select('tbody th[scope="row"]')] == DATA["arm"].tolist()
+    ids = {element["id"] for element in page.select("[id]")}
+    for cell in page.select("td"):
+        assert set(cell["headers"].split() if isinstance(cell["headers"], str) else cell["headers"]) <= ids
+    cells = [td.text for td in page.select("td")]
+    assert cells == ["0.500 [0.250, 0.750]", "yes", "–", "?"]
+    assert [abbr["title"] for abbr in page.select("td abbr")] == ["undefined", "unresolved"]
+    assert page.select_one(".companion-scroll")["tabindex"] == "0"
+
+
+def test_a_table_refuses_columns_that_do_not_exist():
+    with pytest.raises(InputError, match="no column 'nope'"):
+        table_html(DATA, name="t", formats={"nope": ".2f"})
+    with pytest.raises(InputError, match="no column 'hi'"):
+        table_html(DATA, name="t", intervals={"estimate": ("low", "hi")})
+
+
+def test_long_tables_are_cut_and_say_so():
+    long = pd.DataFrame({"n": range(100)})
+    made = figures.table(long, name="long", caption="c", max_rows=10)
+    page = soup(made)
+    assert len(page.select("tbody tr")) == 10
+    assert "90 more rows" in page.text
+    assert len(csv_of(page)) == 100
+
+
+def test_csv_keeps_numbers_and_disarms_formulas():
+    table = pd.DataFrame({"id": ["=1+1", "-x", "plain"], "v": [-0.123456789012, 2.0, np.nan]})
+    page = BeautifulSoup(csv_link(table, "t"), "html.parser")
+    back = csv_of(page)
+    assert back["id"].tolist() == ["'=1+1", "'-x", "plain"]
+    assert back["v"].tolist()[:2] == [-0.123456789012, 2.0]
+    assert np.isnan(back["v"][2])
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e6, max_value=1e6), st.integers(0, 4))
+def test_numbers_read_back_to_what_was_rounded(value, digits):
+    text = figures.number(value, f".{digits}f")
+    assert float(text.replace("−", "-")) == pytest.approx(value, abs=0.5000001 * 10**-digits)
+    assert not re.fullmatch(r"−0(\.0*)?", text)
+
+
+@pytest.mark.parametrize(
+    ("value", "fmt", "text"),
+    [
+        (-0.0001, "+.3f", "+0.000"),
+        (None, ".3f", "–"),
+        (pd.NA, ".3f", "–"),
+        (float("inf"), ".3f", "–"),
+        (1234567, ",d", "1,234,567"),
+        (0.5, ".1%", "50.0%"),
+        (np.int64(3), ",d", "3"),
+        (-2, "d", "−2"),
+    ],
+)
+def test_numbers_as_readers_see_them(value, fmt, text):
+    assert figures.number(value, fmt) == text
+
+
+def test_parameters_are_read_with_their_comments_and_compared_by_type():
+    cell = '# which route\narm = "a"\ntop_k = 20  # kept\nx: float = 1.0\nnames = [\n    "a",  # first\n    "b",\n]\n'
+    found = read_parameters(cell)
+    assert [(item.name, item.default, item.help) for item in found] == [
+        ("arm", "a", "which route"),
+        ("top_k", 20, "kept"),
+        ("x", 1.0, ""),
+        ("names", ["a", "b"], "first"),
+    ]
+    frame = parameters_frame(found, {"arm": "a", "top_k": 20, "x": 1, "names": ["a", "b"]})
+    assert frame["changed"].tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("cell", ["import os", "x = f()", "x, y = 1, 2", "x =", "print(1)"])
+def test_a_parameters_cell_that_computes_is_refused(cell):
+    with pytest.raises(InputError, match="line 1"):
+        read_parameters(cell)
+
+
+def test_the_parameters_cell_is_the_first_that_only_assigns_literals():
+    cells = ["", "import os\nx = 1", "# Settings\ntop_k = 20", "# Parameters\ntop_k = 5"]
+    assert [item.default for item in find_parameters(cells)] == [20]
+
+
+def test_say_gives_the_prose_its_number_and_the_record_its_headline(monkeypatch):
+    shown = []
+    monkeypatch.setattr(figures.render, "_display", shown.append)
+    figures.say("gap", np.float64(0.5), 0.25, np.nan, headline=True)
+    figures.say("gap", 0.5, 0.25, 0.75)
+    first, second = shown
+    # Quoted, because the glue role reads plain text as a Python literal.
+    texts = [ast.literal_eval(made.data["application/papermill.record/text/plain"]) for made in shown]
+    assert texts == ["0.500", "0.500 [0.250, 0.750]"]
+    assert first.metadata["scrapbook"]["name"] == "gap"
+    record = first.data["application/papermill.record/" + figures.render.HEADLINE_MIME]
+    assert record == {"name": "gap", "estimate": 0.5, "low": 0.25, "high": None}
+    assert json.dumps(record)
+    assert all("headline" not in key for key in second.data)
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+def contrast(one, other):
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_colours_stand_out_on_both_pages(mode):
+    ink = theme.INK[mode]
+    for colour in {*palette.CATEGORICAL, *palette.ARM.values()}:
+        assert contrast(colour, ink["--companion-paper"]) >= 3, colour  # WCAG 2.2, 1.4.11
+    for name in ("--companion-ink", "--companion-muted"):
+        assert contrast(ink[name], ink["--companion-paper"]) >= 4.5
+
+
+def test_arms_have_stable_colours():
+    assert figures.arm_colour("somebody_elses_arm") == figures.arm_colour("somebody_elses_arm")
+    scale = figures.arm_scale(["namespace_dense", "global_dense", "namespace_dense"]).to_dict()
+    assert scale == {"domain": ["namespace_dense", "global_dense"], "range": [palette.BLUE, palette.VERMILION]}
+
+
+def test_the_style_sheet_and_script_are_complete():
+    css, script = figures.style_sheet(), figures.bundle()
+    assert "/*INK" not in css
+    assert "/*CONFIG*/" not in script
+    for name, colour in theme.INK["dark"].items():
+        assert f"{name}:{colour}" in css
+    used = set(re.findall(r"var\((--companion-[a-z]+)\)", css + json.dumps(theme.vega_config())))
+    assert used <= {*theme.INK["light"], "--companion-soft", "--companion-link", "--companion-height"}
