@@ -336,3 +336,18 @@ def test_command_prints_what_the_functions_return(outcomes, tmp_path):
     assert isinstance(refused.exception, InputError)
     assert "broken.csv" in str(refused.exception)
     assert "\n" not in str(refused.exception)
+
+
+def test_interval_levels_meet_summarise_at_its_own_level(outcomes):
+    levels = exposure.interval_levels(outcomes, [50, 90, 95], metric="relevant_inadmissible", replicates=800, seed=4)
+    for confidence in (0.5, 0.95):
+        whole = exposure.summarise(outcomes, replicates=800, confidence=confidence, seed=4)
+        expected = whole[whole["metric"] == "relevant_inadmissible"].set_index("reader")[["estimate", "low", "high"]]
+        got = levels[levels["level"] == 100 * confidence].set_index("reader")[["estimate", "low", "high"]]
+        pd.testing.assert_frame_equal(got, expected)
+    wide = levels.assign(width=levels["high"] - levels["low"]).pivot(index="reader", columns="level", values="width")
+    assert (wide.diff(axis=1).iloc[:, 1:] >= 0).all(axis=None)
+    with pytest.raises(InputError, match="whole per cent"):
+        exposure.interval_levels(outcomes, [0])
+    with pytest.raises(InputError, match="metric 'x'"):
+        exposure.interval_levels(outcomes, [95], metric="x")

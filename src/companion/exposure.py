@@ -16,14 +16,21 @@ that agreement is no evidence; `exact_intervals` is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from companion.bootstrap import DEFAULT_CONFIDENCE, DEFAULT_REPLICATES, MACRO, ratio_means, require_single
+from companion.bootstrap import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_REPLICATES,
+    MACRO,
+    BootstrapResult,
+    ratio_means,
+    require_single,
+)
 from companion.errors import InputError
 
 __all__ = [
@@ -34,6 +41,7 @@ __all__ = [
     "cell_effects",
     "exact_intervals",
     "heatmap_table",
+    "interval_levels",
     "leave_one_out",
     "scenario_effects",
     "selectivity_gap",
@@ -208,15 +216,7 @@ def summarise(
     rows = []
     effects = unit_effects(outcomes)
     for reader, part in _by_reader(effects):
-        result = ratio_means(
-            pd.DataFrame({cell: part["effect"].where(part["cell"] == cell) for cell in CELLS}),
-            clusters=part["scenario"],
-            strata=part["axis"] if stratify == "axis" else None,
-            contrasts={GAP: _GAP_TERMS},
-            replicates=replicates,
-            confidence=confidence,
-            seed=seed,
-        )
+        result = _resample(part, stratify, replicates=replicates, confidence=confidence, seed=seed)
         table = result.table[result.table["source"] == MACRO]
         rows.append(table.assign(reader=reader, contrast=CONTRAST))
     summary = pd.concat(rows, ignore_index=True).rename(columns={"statistic": "metric", "n_units": "n"})
@@ -229,6 +229,65 @@ def summarise(
         "n_scenarios": int(effects["scenario"].nunique()),
     }
     return summary
+
+
+def interval_levels(
+    outcomes: pd.DataFrame,
+    levels: Iterable[int],
+    metric: str = GAP,
+    stratify: Stratify = "axis",
+    replicates: int = DEFAULT_REPLICATES,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Give each reader's interval at many confidence levels from the same replicates, for a slider.
+
+    Parameters
+    ----------
+    outcomes : DataFrame
+        See `validate_outcomes`.
+    levels : iterable of int
+        Confidence levels in whole per cent, each between 1 and 99.
+    metric : str
+        One of ``METRICS``.
+    stratify, replicates, seed
+        As in `summarise`; at a level given there the ends are the same.
+
+    Returns
+    -------
+    DataFrame
+        reader, metric, level (int64, per cent), estimate, low, high.
+
+    Raises
+    ------
+    InputError
+        For an unknown metric or a level out of range, or if the outcomes or the settings are refused.
+    """
+    _check_stratify(stratify)
+    wanted = np.array(list(levels), dtype=np.int64)
+    if metric not in METRICS:
+        raise InputError(f"metric {metric!r}; expected one of {', '.join(METRICS)}")
+    if ((wanted < 1) | (wanted > 99)).any():
+        raise InputError("confidence levels; expected whole per cent between 1 and 99")
+    tails = (1 - wanted / 100) / 2
+    rows = []
+    for reader, part in _by_reader(unit_effects(outcomes)):
+        result = _resample(part, stratify, replicates=replicates, seed=seed, keep_replicates=True)
+        low, high = (result.replicate_quantiles(metric, probs) for probs in (tails, 1 - tails))
+        estimate = float(result.row(metric)["estimate"])
+        rows.append(pd.DataFrame({"reader": reader, "metric": metric, "level": wanted, "estimate": estimate}))
+        rows[-1] = rows[-1].assign(low=low, high=high)
+    return pd.concat(rows, ignore_index=True)
+
+
+def _resample(part: pd.DataFrame, stratify: Stratify, **settings: Any) -> BootstrapResult:
+    """Resample the scenarios of one reader: all cells and the gap from the same draws."""
+    return ratio_means(
+        pd.DataFrame({cell: part["effect"].where(part["cell"] == cell) for cell in CELLS}),
+        clusters=part["scenario"],
+        strata=part["axis"] if stratify == "axis" else None,
+        contrasts={GAP: _GAP_TERMS},
+        **settings,
+    )
 
 
 def scenario_effects(outcomes: pd.DataFrame) -> pd.DataFrame:

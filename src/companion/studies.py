@@ -87,7 +87,9 @@ def support(
     return Study(records, per_query, summary, options)
 
 
-def live(corpus_name: str, arms: Sequence[str], top_k: int, split: str | None = "evaluation") -> Records:
+def live(
+    corpus_name: str, arms: Sequence[str], top_k: int, split: str | None = "evaluation", encoder: str = "minilm"
+) -> Records:
     """Load a corpus and rank it now.
 
     Parameters
@@ -100,6 +102,8 @@ def live(corpus_name: str, arms: Sequence[str], top_k: int, split: str | None = 
         Depth of the routes.
     split : str, optional
         Queries to rank.
+    encoder : str, default "minilm"
+        The packaged encoder, or a sentence-transformers model by name or path. Vectors are cached by text.
 
     Returns
     -------
@@ -109,7 +113,7 @@ def live(corpus_name: str, arms: Sequence[str], top_k: int, split: str | None = 
     from companion import corpora, retrieval
 
     corpus = corpora.load(corpus_name).restrict(split)
-    rankings, work = retrieval.rank(corpus, list(arms), top_k=top_k)
+    rankings, work = retrieval.rank(corpus, list(arms), top_k=top_k, encoder=retrieval.Encoder(model=encoder))
     return corpus.records(rankings=rankings, work=work)
 
 

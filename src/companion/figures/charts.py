@@ -82,7 +82,7 @@ def forest(
     if zero:
         line = alt.Chart(data).mark_rule(strokeDash=[4, 4], strokeWidth=1, color=_RULE).encode(x=alt.datum(0.0))
         layers.insert(0, line)
-    height = alt.Step(13 if several else 24, for_="offset") if several else alt.Step(26)
+    height = alt.Step(17 if several else 26)
     chart = alt.layer(*layers)
     if row is None:
         return chart.properties(height=height)
@@ -227,7 +227,9 @@ def bounds_explorer(items: int = 20) -> alt.TopLevelMixin:
         )
     )
     names = ["inadmissible", "unresolved", "admissible"]
+    middle = alt.value(96)
     bar = base.mark_bar(height=54).encode(
+        y=middle,
         x=alt.X(
             "start:Q",
             title="share of the matched prefix",
@@ -242,14 +244,13 @@ def bounds_explorer(items: int = 20) -> alt.TopLevelMixin:
         ),
         tooltip=[alt.Tooltip("status:N"), alt.Tooltip("count:Q", title="items")],
     )
-    ends = base.transform_filter("datum.place == 0").mark_tick(thickness=3, size=76, color=_INK)
-    text = (
-        base.transform_filter("datum.place == 0")
-        .mark_text(align="left", fontSize=13, dy=-52, color=_INK, lineBreak="   ")
-        .encode(x=alt.value(0), text="text:N")
+    first = base.transform_filter("datum.place == 0")
+    ends = first.mark_tick(thickness=3, size=76, color=_INK).encode(y=middle)
+    text = first.mark_text(align="left", baseline="top", fontSize=13, color=_INK, lineBreak="   ").encode(
+        x=alt.value(0), y=alt.value(0), text="text:N"
     )
     layers = [bar, ends.encode(x="lower:Q"), ends.encode(x="upper:Q"), text]
-    return alt.layer(*layers).add_params(size, bad, unknown).properties(height=130)
+    return alt.layer(*layers).add_params(size, bad, unknown).properties(height=140)
 
 
 def confidence_explorer(data: pd.DataFrame, *, y: str, level: float, title: str) -> alt.TopLevelMixin:
