@@ -74,9 +74,7 @@ def forest(
     interval = base.mark_rule(strokeWidth=2.5, opacity=0.75).encode(
         x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False, nice=True)), x2="high:Q"
     )
-    shape = alt.Shape(
-        f"{series}:N", scale=alt.Scale(domain=names, range=["diamond", "circle", "square"]), legend=None
-    )
+    shape = alt.Shape(f"{series}:N", scale=alt.Scale(domain=names, range=["diamond", "circle", "square"]), legend=None)
     point = base.mark_point(filled=True, size=75, opacity=1).encode(x="estimate:Q", shape=shape)
     layers: list[Any] = [interval, point]
     if zero:
@@ -95,9 +93,7 @@ def forest(
     return alt.vconcat(*panels)
 
 
-def status_bars(
-    data: pd.DataFrame, *, y: str, order: Sequence[str] | None = None, x_title: str
-) -> alt.TopLevelMixin:
+def status_bars(data: pd.DataFrame, *, y: str, order: Sequence[str] | None = None, x_title: str) -> alt.TopLevelMixin:
     """Draw shares of known admissible, unresolved and known inadmissible items as one bar per line.
 
     Parameters
@@ -122,9 +118,7 @@ def status_bars(
         alt.Chart(data.assign(place=data["status"].map(ranks)))
         .mark_bar(height={"band": 0.62})
         .encode(
-            y=alt.Y(
-                f"{y}:N", sort=list(order or dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260)
-            ),
+            y=alt.Y(f"{y}:N", sort=list(order or dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260)),
             x=alt.X("share:Q", title=x_title, axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
             color=alt.Color(
                 "status:N",
@@ -327,9 +321,7 @@ def scenario_heatmap(effects: pd.DataFrame) -> alt.TopLevelMixin:
     panels = []
     for metric, title in cells.items():
         base = alt.Chart(data[data["metric"] == metric]).encode(
-            x=alt.X(
-                "reader:N", sort=list(dict.fromkeys(data["reader"])), title=None, axis=alt.Axis(labelAngle=-35)
-            ),
+            x=alt.X("reader:N", sort=list(dict.fromkeys(data["reader"])), title=None, axis=alt.Axis(labelAngle=-35)),
             y=alt.Y("scenario:N", sort=order, title=None),
             tooltip=["reader:N", "axis:N", "scenario:N", alt.Tooltip("effect:Q", format="+.2f"), "n:Q"],
         )
