@@ -74,7 +74,8 @@ def forest(
     interval = base.mark_rule(strokeWidth=2.5, opacity=0.75).encode(
         x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False, nice=True)), x2="high:Q"
     )
-    shape = alt.Shape(f"{series}:N", scale=alt.Scale(domain=names, range=["diamond", "circle", "square"]), legend=None)
+    shapes = ["diamond", "circle", "square", "triangle-up"]
+    shape = alt.Shape(f"{series}:N", scale=alt.Scale(domain=names, range=shapes[: len(names)]), legend=legend)
     point = base.mark_point(filled=True, size=75, opacity=1).encode(x="estimate:Q", shape=shape)
     layers: list[Any] = [interval, point]
     if zero:
@@ -316,23 +317,29 @@ def scenario_heatmap(effects: pd.DataFrame) -> alt.TopLevelMixin:
     import altair as alt
 
     cells = {"relevant_admissible": "relevant and admissible", "relevant_inadmissible": "relevant, inadmissible"}
-    data = effects[effects["metric"].isin(cells)]
+    data = effects[effects["metric"].isin(cells)].copy()
+    data["shown"] = [f"{value:+.2g}" if value else "0" for value in data["effect"]]
     order = list(dict.fromkeys(data.sort_values(["axis", "scenario"])["scenario"]))
     panels = []
     for metric, title in cells.items():
         base = alt.Chart(data[data["metric"] == metric]).encode(
-            x=alt.X("reader:N", sort=list(dict.fromkeys(data["reader"])), title=None, axis=alt.Axis(labelAngle=-35)),
+            x=alt.X(
+                "reader:N",
+                sort=list(dict.fromkeys(data["reader"])),
+                title=None,
+                axis=alt.Axis(labelAngle=-35, labelOverlap=False),
+            ),
             y=alt.Y("scenario:N", sort=order, title=None),
             tooltip=["reader:N", "axis:N", "scenario:N", alt.Tooltip("effect:Q", format="+.2f"), "n:Q"],
         )
         colour = alt.Color(
             "effect:Q",
-            scale=alt.Scale(domain=[-1, 0, 1], range=["#0072b2", "#c8ced6", "#d55e00"]),
+            scale=alt.Scale(domain=[-1, 0, 1], range=["#4a9ecb", "#d4d9df", "#e8853d"], interpolate="rgb"),
             legend=alt.Legend(title="effect", orient="bottom", gradientLength=220),
         )
         square = base.mark_rect(stroke="var(--companion-paper)", strokeWidth=2).encode(color=colour)
         # Dark ink on every cell colour has the contrast that small text needs.
-        text = base.mark_text(fontSize=11, color="#14181e").encode(text=alt.Text("effect:Q", format="+.2~f"))
+        text = base.mark_text(fontSize=11, color="#14181e").encode(text="shown:N")
         panels.append(alt.layer(square, text).properties(width=280, height=alt.Step(22), title=title))
     return alt.hconcat(*panels)
 
