@@ -79,12 +79,10 @@ def _with_absent(rows: pd.DataFrame, query_id: str, memory_id: str, arms: list[s
     absent = [arm for arm in arms if arm not in set(rows["arm"])]
     if not absent:
         return rows
-    added = pd.DataFrame({"query_id": query_id, "arm": absent, "memory_id": memory_id}).reindex(columns=rows.columns)
-    for name in rows.columns:
-        added[name] = added[name].astype(rows[name].dtype if name != "rank" else "Int64")
-    for name in ("retrieved", "exposed"):
-        added[name] = pd.array([False] * len(absent), dtype="boolean")
-    kept = rows.assign(rank=rows["rank"].astype("Int64")) if "rank" in rows else rows
+    # Whole numbers (rank, tokens) have no value for a memory that was not retrieved.
+    kept = rows.astype({name: "Int64" for name in rows.select_dtypes("int64")})
+    added = pd.DataFrame({"query_id": query_id, "arm": absent, "memory_id": memory_id}).reindex(columns=kept.columns)
+    added = added.assign(retrieved=False, exposed=False).astype(kept.dtypes.to_dict())
     return check(pd.concat([kept, added], ignore_index=True) if len(kept) else added)
 
 

@@ -272,7 +272,7 @@ class Ledger:
         """Return the folder's ledger, what other processes flushed included; see `to_ledger`."""
         if not self._closed:
             self.flush()
-        return to_ledger(read_events(self.folder))
+        return to_ledger(read_events(self.folder), self._stored)
 
     def save(self, path: Path | str) -> Path:
         """Write the folder's ledger as one table (Parquet, CSV or JSON Lines by extension)."""
@@ -405,13 +405,16 @@ def read_events(folder: Path | str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def to_ledger(events: pd.DataFrame) -> pd.DataFrame:
+def to_ledger(events: pd.DataFrame, memories: Iterable[str] | None = None) -> pd.DataFrame:
     """Turn events into the ledger table (Protocol section 7).
 
     Parameters
     ----------
     events : DataFrame
         As :func:`read_events` returns them.
+    memories : iterable of str, optional
+        Ids that were stored, besides those whose storing was recorded. Without it only the recorders' own checks
+        stand between a retrieval and the store.
 
     Returns
     -------
@@ -422,8 +425,8 @@ def to_ledger(events: pd.DataFrame) -> pd.DataFrame:
     Raises
     ------
     InputError
-        Exposed or gated without retrieved, retrieved without stored where storing was recorded, or an event
-        recorded twice, by whichever processes: each with its names.
+        Exposed or gated without retrieved, retrieved without stored, or an event recorded twice, by whichever
+        processes: each with its names.
     """
     of_routes = events[events["event"] != STORED]
     _refuse_second(of_routes)
@@ -437,8 +440,10 @@ def to_ledger(events: pd.DataFrame) -> pd.DataFrame:
     for event, name in ((DISCLOSED, "disclosed"), (GATED, "gate")):
         ledger = _with_values(ledger, of_routes[of_routes["event"] == event], name)
     _refuse_unretrieved(ledger)
-    stored = events.loc[events["event"] == STORED, ["memory_id"]]
-    return check(ledger, stored if len(stored) else None)
+    if memories is None:
+        return check(ledger)
+    known = {*memories, *events.loc[events["event"] == STORED, "memory_id"]}
+    return check(ledger, pd.DataFrame({"memory_id": sorted(known)}, dtype="str"))
 
 
 def _with_values(ledger: pd.DataFrame, events: pd.DataFrame, name: str) -> pd.DataFrame:
