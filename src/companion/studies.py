@@ -143,6 +143,32 @@ def decomposition(summary: scoring.Summary, source: str = "macro") -> pd.DataFra
     return table[["arm", "reference", "part", "estimate", "low", "high", "share"]].reset_index(drop=True)
 
 
+def status_shares(summary: scoring.Summary, source: str = bootstrap.MACRO) -> pd.DataFrame:
+    """Split the matched prefix of every arm into known inadmissible, unresolved and known admissible.
+
+    Parameters
+    ----------
+    summary : Summary
+    source : str, default "macro"
+
+    Returns
+    -------
+    DataFrame
+        ``arm``, ``status``, ``share``: means over feasible queries, three rows per arm that add up to 1. The edges of
+        the unresolved part are the bounds.
+    """
+    rows = summary.arms[summary.arms["source"] == source]
+    parts = [
+        rows.assign(status=status, share=share)[["arm", "status", "share"]]
+        for status, share in {
+            "inadmissible": rows["lower_bound"],
+            "unresolved": rows["upper_bound"] - rows["lower_bound"],
+            "admissible": 1 - rows["upper_bound"],
+        }.items()
+    ]
+    return pd.concat(parts).sort_index(kind="stable").reset_index(drop=True)
+
+
 def beside_published(study: Study, source: str, contrast: str) -> pd.DataFrame:
     """Put our estimates of one source beside the published ones of the same arms, metrics and depth.
 

@@ -416,3 +416,167 @@ def hiding_curves(data: pd.DataFrame, *, arms: Sequence[str]) -> alt.TopLevelMix
 
 
 _BOUNDS = ("lower_bound", "upper_bound")
+
+
+def route_plane(data: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw recall against loss: better routes lie further right and further down.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``arm``, ``series`` (``ours`` or ``published``), ``recall``, ``recall_low``, ``recall_high``, ``loss``,
+        ``loss_low``, ``loss_high`` (ends missing where there is no interval).
+
+    Returns
+    -------
+    altair chart
+    """
+    import altair as alt
+
+    tips: list[Any] = ["arm:N", "series:N"]
+    tips += [alt.Tooltip(f"{name}:Q", format=".3f") for name in ("recall", "recall_low", "recall_high")]
+    tips += [alt.Tooltip(f"{name}:Q", format=".3f") for name in ("loss", "loss_low", "loss_high")]
+    names = list(dict.fromkeys(data["series"]))
+    colour = alt.Color(
+        "series:N",
+        scale=alt.Scale(domain=names, range=[{"published": PUBLISHED}.get(name, OURS) for name in names]),
+        legend=alt.Legend(title=None, orient="top") if len(names) > 1 else None,
+    )
+    base = alt.Chart(data).encode(color=colour, tooltip=tips)
+    across = alt.X("recall:Q", title="evidence recall", scale=alt.Scale(zero=False, nice=True))
+    down = alt.Y("loss:Q", title="loss", scale=alt.Scale(zero=False, nice=True))
+    layers = [
+        base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(x=alt.X("recall_low:Q"), x2="recall_high:Q", y=down),
+        base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(x=across, y=alt.Y("loss_low:Q"), y2="loss_high:Q"),
+        base.mark_point(filled=True, size=60, opacity=1).encode(x=across, y=down),
+        base.mark_text(align="left", dx=7, dy=-6, fontSize=10.5, color="var(--companion-muted)").encode(
+            x=across, y=down, text="label:N"
+        ),
+    ]
+    return alt.layer(*layers).properties(height=360)
+
+
+def pool_identity(data: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw recall by pool, one panel per population, with the candidates scored beside.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``population``, ``pool``, ``recall``, ``low``, ``high``, ``work``.
+
+    Returns
+    -------
+    altair chart
+    """
+    import altair as alt
+
+    order = list(dict.fromkeys(data["pool"]))
+    panels = []
+    for population in dict.fromkeys(data["population"]):
+        base = alt.Chart(data[data["population"] == population]).encode(
+            y=alt.Y("pool:N", sort=order, title=None, axis=alt.Axis(labelLimit=230)),
+            tooltip=[
+                "pool:N",
+                *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("recall", "low", "high")),
+                alt.Tooltip("work:Q", format=",.0f", title="candidates scored per query"),
+            ],
+        )
+        x = alt.X("recall:Q", title="evidence recall", scale=alt.Scale(domain=[0, 1]))
+        rule = base.mark_rule(strokeWidth=2.5, color=OURS, opacity=0.6).encode(x=alt.X("low:Q"), x2="high:Q")
+        point = base.mark_point(filled=True, size=75, color=OURS, opacity=1).encode(x=x)
+        text = base.mark_text(align="left", dx=9, fontSize=10.5, color="var(--companion-muted)").encode(
+            x=x, text=alt.Text("note:N")
+        )
+        panels.append(alt.layer(rule, point, text).properties(width=300, height=alt.Step(26), title=population))
+    return alt.hconcat(*panels)
+
+
+def loss_explorer(data: pd.DataFrame, *, target: float, depth: int, cost: float) -> alt.TopLevelMixin:
+    """Draw the loss of each arm, split in two, with controls for target recall, depth and infeasibility cost.
+
+    Parameters
+    ----------
+    data : DataFrame
+        What ``support.sweep`` returns.
+    target, depth, cost : float, int, float
+        Where the controls start.
+
+    Returns
+    -------
+    altair chart
+        The page computes ``cost * (1 - feasible rate) + prefix part`` from the embedded scores.
+    """
+    import altair as alt
+
+    targets, depths = sorted(data["target_recall"].unique()), sorted(data["top_k"].unique())
+    choose_target = alt.param(
+        name="target", value=target, bind=alt.binding_select(options=[float(t) for t in targets], name="Target recall ")
+    )
+    choose_depth = alt.param(
+        name="depth", value=depth, bind=alt.binding_select(options=[int(d) for d in depths], name="Depth ")
+    )
+    choose_cost = alt.param(
+        name="cost", value=cost, bind=alt.binding_range(min=0, max=1, step=0.05, name="Infeasibility cost ")
+    )
+    base = (
+        alt.Chart(data)
+        .transform_filter("datum.target_recall == target && datum.top_k == depth")
+        .transform_calculate(infeasible="cost * (1 - datum.feasible_rate)", prefix="datum.prefix_component")
+        .transform_calculate(loss="datum.infeasible + datum.prefix")
+    )
+    y = alt.Y("arm:N", sort=list(dict.fromkeys(data["arm"])), title=None, axis=alt.Axis(labelLimit=260))
+    names: list[Any] = ["infeasible queries", "feasible prefixes"]
+    bars = (
+        base.transform_calculate(**{names[0]: "datum.infeasible", names[1]: "datum.prefix"})
+        .transform_fold(names, as_=["part", "value"])
+        .transform_calculate(place=f"datum.part == '{names[0]}' ? 0 : 1")
+        .mark_bar(height={"band": 0.62})
+        .encode(
+            y=y,
+            x=alt.X("value:Q", title="loss", stack="zero", scale=alt.Scale(domain=[0, 1])),
+            color=alt.Color(
+                "part:N",
+                scale=alt.Scale(domain=names, range=["#0072b2", "#b87f00"]),
+                legend=alt.Legend(title=None, orient="top"),
+            ),
+            order=alt.Order("place:Q"),
+            tooltip=["arm:N", "part:N", alt.Tooltip("value:Q", format=".3f"), alt.Tooltip("loss:Q", format=".3f")],
+        )
+    )
+    text = base.mark_text(align="left", dx=5, fontSize=11.5, color=_INK).encode(
+        y=y, x=alt.X("loss:Q"), text=alt.Text("loss:Q", format=".3f")
+    )
+    chart = alt.layer(bars, text).add_params(choose_target, choose_depth, choose_cost)
+    return chart.properties(height=alt.Step(30))
+
+
+def typed_exposure(data: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw the share of matched-prefix items that each axis forbids, per arm.
+
+    Parameters
+    ----------
+    data : DataFrame
+        Columns ``arm``, ``axis``, ``estimate``, ``low``, ``high``.
+
+    Returns
+    -------
+    altair chart
+        One panel per axis.
+    """
+    import altair as alt
+
+    panels = []
+    arms = list(dict.fromkeys(data["arm"]))
+    for place, axis in enumerate(dict.fromkeys(data["axis"])):
+        labels = alt.Axis(labelLimit=200) if place == 0 else None
+        base = alt.Chart(data[data["axis"] == axis]).encode(
+            y=alt.Y("arm:N", sort=arms, title=None, axis=labels),
+            tooltip=["arm:N", "axis:N", *(alt.Tooltip(f"{n}:Q", format=".3f") for n in ("estimate", "low", "high"))],
+        )
+        top = float(data["high"].max())
+        bar = base.mark_bar(color=INADMISSIBLE, opacity=0.8, height={"band": 0.55}).encode(
+            x=alt.X("estimate:Q", title="share of the matched prefix", scale=alt.Scale(domain=[0, top], nice=True))
+        )
+        rule = base.mark_rule(strokeWidth=1.5, color=_INK).encode(x=alt.X("low:Q"), x2="high:Q")
+        panels.append(alt.layer(bar, rule).properties(width=170, height=alt.Step(24), title=axis))
+    return alt.hconcat(*panels)
