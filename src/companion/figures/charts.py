@@ -88,7 +88,7 @@ def forest(
     panels = [
         alt.layer(*layers)
         .transform_filter(alt.datum[row] == name)
-        .properties(height=height, title=alt.Title(str(name), anchor="start", fontSize=12))
+        .properties(width=520, height=height, title=alt.Title(str(name), anchor="start", fontSize=12))
         for name in dict.fromkeys(data[row])
     ]
     return alt.vconcat(*panels)
@@ -443,7 +443,9 @@ def route_plane(data: pd.DataFrame) -> alt.TopLevelMixin:
         legend=alt.Legend(title=None, orient="top") if len(names) > 1 else None,
     )
     base = alt.Chart(data).encode(color=colour, tooltip=tips)
-    across = alt.X("recall:Q", title="evidence recall", scale=alt.Scale(zero=False, nice=True))
+    # Room on the right for the last label.
+    reach = float(data["recall"].max()) * 1.25
+    across = alt.X("recall:Q", title="evidence recall", scale=alt.Scale(domain=[0, reach], nice=True))
     down = alt.Y("loss:Q", title="loss", scale=alt.Scale(zero=False, nice=True))
     layers = [
         base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(x=alt.X("recall_low:Q"), x2="recall_high:Q", y=down),

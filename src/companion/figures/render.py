@@ -313,7 +313,8 @@ def parameters_table(namespace: Mapping[str, Any] | None = None, source: str | N
         body = head.sub(
             rf'\1class="gt_row gt_left gt_stub companion-changed"\3{name} <strong>changed</strong></th>', body
         )
-    page = f'<div class="companion-block companion-parameters">{body}</div>'
+    state = "" if changed else " companion-unchanged"
+    page = f'<div class="companion-block companion-parameters{state}">{body}</div>'
     _display(Bundle({"text/html": page, "text/plain": frame.to_string(index=False)}))
 
 
@@ -413,7 +414,7 @@ def _still(spec: Mapping[str, Any]) -> tuple[str, int, int]:
     """Draw the still image for the light page; return SVG, width and height in pixels."""
     import vl_convert
 
-    fixed = _merged(spec, theme.literal(theme.vega_config()))
+    fixed = theme.literal(_merged(spec, theme.vega_config()))
     if fixed.get("width") == "container":
         fixed["width"] = WIDTH
     svg: str = vl_convert.vegalite_to_svg(json.dumps(fixed), allowed_base_urls=[])
@@ -443,7 +444,7 @@ def _for_lab(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a specification with theme and literal colours, for viewers outside the book."""
     import altair as alt_module
 
-    result = theme.flat(_merged(spec, theme.literal(theme.vega_config())))
+    result = theme.flat(theme.literal(_merged(spec, theme.vega_config())))
     result["config"]["background"] = theme.INK["light"]["--companion-paper"]
     return {"$schema": alt_module.SCHEMA_URL, **result}
 
