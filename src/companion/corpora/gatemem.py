@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from companion.corpora import _read
+from companion.corpora._counts import compare
 from companion.corpora.base import EVERYTHING, Corpus, CorpusSpec, register
 from companion.corpora.upstreams import UPSTREAMS, is_whole, origin
 from companion.errors import InputError
@@ -187,15 +188,7 @@ def compare_counts(counts: dict[str, int]) -> pd.DataFrame:
         Columns ``quantity``, ``published``, ``loaded`` (nullable integers) and ``agrees`` (nullable boolean);
         a quantity the protocol does not state has no published value and no verdict.
     """
-    table = pd.DataFrame(
-        {
-            "quantity": list(counts),
-            "published": pd.array([PUBLISHED.get(name) for name in counts], dtype="Int64"),
-            "loaded": pd.array(list(counts.values()), dtype="Int64"),
-        }
-    )
-    table["agrees"] = table["published"] == table["loaded"]
-    return table
+    return compare(counts, PUBLISHED)
 
 
 def _keep(kept: dict[str, dict[str, Any]], record: dict[str, Any], key: str, where: str) -> None:
@@ -229,9 +222,7 @@ def _episode(record: dict[str, Any], domain: str, where: str) -> dict[str, Any]:
     }
 
 
-def _checkpoint(
-    record: dict[str, Any], domain: str, episodes: dict[str, dict[str, Any]], where: str
-) -> dict[str, Any]:
+def _checkpoint(record: dict[str, Any], domain: str, episodes: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
     episode_id = _read.field(record, "episode_id", str, where)
     if episode_id not in episodes:
         raise InputError(f"{where}: episode_id '{episode_id}' is not in episodes.jsonl; expected a listed episode")
@@ -244,9 +235,7 @@ def _checkpoint(
     kind = _read.one_of(_read.field(record, "query_type", str, where), KINDS, "query_type", where)
     include = _read.texts(judge, "include", where)
     if kind == "utility" and not include:
-        raise InputError(
-            f"{where}: field 'include' is empty; expected at least one pattern for a utility checkpoint"
-        )
+        raise InputError(f"{where}: field 'include' is empty; expected at least one pattern for a utility checkpoint")
     return {
         "id": _read.field(record, "checkpoint_id", str, where),
         "episode": episode_id,
