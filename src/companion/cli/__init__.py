@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
 import typer
@@ -41,11 +40,6 @@ def main() -> None:
     except typer.Abort:
         print("companion: stopped", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output (head, less) went away: that is not an error. Standard output must point
-        # somewhere, or the interpreter complains while it shuts down.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 def _complain(message: str) -> None:

@@ -32,9 +32,7 @@ def corpora(as_json: bool = JSON_OPTION) -> None:
         print_json(records(table))
         return
     print_table(table, columns=["name", "present", "state", *_COUNTS, "licence", "title"], title="Corpora")
-    print_table(
-        table, columns=["name", "where", "url", "revision"], title="Where they are, and where they come from"
-    )
+    print_table(table, columns=["name", "where", "url", "revision"], title="Where they are, and where they come from")
     absent = table.loc[~table["present"] & table["url"].ne(""), "name"].tolist()
     if absent:
         typer.echo(f"Not here: {', '.join(absent)}. Fetch one with: companion fetch {absent[0]}")

@@ -6,9 +6,10 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+import pandas as pd
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json
+from companion.cli._common import JSON_OPTION, print_json, print_table, records
 
 _HELP = """Fetch a public corpus with git, at the pinned revision, and verify every file.
 
@@ -16,6 +17,8 @@ The corpus lands in `$COMPANION_CORPORA` (default: your data directory) under it
 what is there. An interrupted fetch goes on where it stopped. A folder under its final name is always whole.
 
 Example: `companion fetch gatemem`
+
+Example, with the counts it loads to beside the published ones: `companion fetch memops --check`
 
 Example, from a clone you already have: `companion fetch rhelm --from ~/src/RHELM`
 """
@@ -35,17 +38,20 @@ def register(app: typer.Typer) -> None:
         ),
         replace: bool = typer.Option(False, "--replace", help="Replace what is already there."),
         no_wait: bool = typer.Option(False, "--no-wait", help="Fail at once if the same fetch is already running."),
+        check: bool = typer.Option(
+            False, "--check", help="Load it afterwards, and print what was loaded beside what is published."
+        ),
         quiet: bool = typer.Option(False, "--quiet", help="Show no progress."),
         as_json: bool = JSON_OPTION,
     ) -> None:
         done = _run(name, source, unverified, replace, no_wait, quiet)
+        table = _check(done) if check else None
         if as_json:
-            stamp = None if done.stamp is None else asdict(done.stamp)
-            print_json(
-                {"name": done.name, "where": done.where, "action": done.action, "state": done.state, "stamp": stamp}
-            )
-        else:
-            typer.echo(_sentence(done))
+            print_json(_plain(done) | ({} if table is None else {"check": records(table)}))
+            return
+        typer.echo(_sentence(done))
+        if table is not None:
+            print_table(table, title=f"{done.name}: loaded beside published")
 
 
 def _run(name: str, source: str | None, unverified: bool, replace: bool, no_wait: bool, quiet: bool) -> Any:
@@ -70,6 +76,17 @@ def _run(name: str, source: str | None, unverified: bool, replace: bool, no_wait
             progress=sys.stderr if console.is_terminal else None,
             **options,
         )
+
+
+def _check(done: Any) -> pd.DataFrame:
+    from companion.corpora import checks
+
+    return checks.self_check(done.name, done.where)
+
+
+def _plain(done: Any) -> dict[str, Any]:
+    stamp = None if done.stamp is None else asdict(done.stamp)
+    return {"name": done.name, "where": done.where, "action": done.action, "state": done.state, "stamp": stamp}
 
 
 def _sentence(done: Any) -> str:

@@ -35,6 +35,10 @@ def rank(
     work_out: Annotated[Path | None, typer.Option(help="File for candidates scored per query.")] = None,
     split: Annotated[str, typer.Option(help="Split to search; all takes every query.")] = "evaluation",
     freeze: Annotated[Path | None, typer.Option(help="Folder for the run as ids and numbers.")] = None,
+    freeze_depth: Annotated[
+        int | None, typer.Option(help="Keep frozen routes to this depth, apart from the three plain ones.")
+    ] = None,
+    freeze_scores: Annotated[bool, typer.Option(help="Keep scores in the frozen run.")] = True,
     query_prompt: Annotated[str | None, typer.Option(help="Text before each query.")] = None,
     document_prompt: Annotated[str | None, typer.Option(help="Text before each memory.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens after which a text is cut.")] = None,
@@ -82,22 +86,26 @@ def rank(
 
         settings = {
             "revision": get(corpus).revision,
-            "command": _command(corpus, names, top_k, encoder, split),
+            "command": _command(corpus, names, top_k, encoder, split, freeze_depth, freeze_scores),
             "split": split,
             "top_k": top_k,
             "arms": _described(rankings["arm"].unique().tolist()),
             "encoder": model.settings,
         }
-        write_frozen(part, rankings, work, freeze, settings)
+        write_frozen(part, rankings, work, freeze, settings, depth=freeze_depth, scores=freeze_scores)
     _print(_route_table(rankings, work), as_json, f"{corpus}: {len(part.queries)} queries in {seconds:.1f} s")
 
 
-def _command(corpus: str, names: list[str], top_k: int, encoder: str, split: str) -> str:
+def _command(
+    corpus: str, names: list[str], top_k: int, encoder: str, split: str, depth: int | None, scores: bool
+) -> str:
     """Spell the command that remakes a frozen run, without anything particular to this machine."""
     words = ["companion", "rank", corpus]
     words += [word for name in names for word in ("--arm", name)]
-    words += ["--top-k", str(top_k), "--encoder", encoder, "--split", split, "--freeze", f"data/frozen/{corpus}"]
-    return shlex.join(words)
+    words += ["--top-k", str(top_k), "--encoder", encoder, "--split", split]
+    words += [] if depth is None else ["--freeze-depth", str(depth)]
+    words += [] if scores else ["--no-freeze-scores"]
+    return shlex.join([*words, "--freeze", f"data/frozen/{corpus}"])
 
 
 def _described(routes: list[str]) -> dict[str, dict[str, Any]]:

@@ -69,13 +69,7 @@ def score(
     """Read, check and score the tables, then print estimates and contrasts."""
     from companion import scoring, tables
 
-    own = tables.Records(
-        tables.read_table(memories, "memories"),
-        tables.read_table(queries, "queries"),
-        tables.read_table(labels, "labels"),
-        tables.read_table(rankings, "rankings"),
-        None if work is None else tables.read_table(work, "work"),
-    ).check()
+    own = tables.load_records(memories=memories, queries=queries, labels=labels, rankings=rankings, work=work)
     table = scoring.score_routes(
         own,
         axes=[axis.strip() for axis in axes.split(",") if axis.strip()],
