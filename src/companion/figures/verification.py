@@ -80,8 +80,9 @@ def operating_curves(curves: pd.DataFrame, *, limit: float) -> alt.TopLevelMixin
         base.transform_filter("datum.required_anchor_false_denial <= denial_limit / 100 + 1e-12")
         .transform_joinaggregate(best="max(violation_recall)", groupby=["verifier"])
         .transform_filter("datum.violation_recall == datum.best")
-        .mark_point(filled=False, size=230, strokeWidth=2.5, opacity=1)
-        .encode(x=x, y=y)
+        .mark_point(filled=False, strokeWidth=2.5, opacity=1)
+        # rings of different size, so that verifiers whose best points coincide can all be seen
+        .encode(x=x, y=y, size=alt.Size("verifier:N", scale=alt.Scale(domain=names, range=[110, 560]), legend=None))
     )
     rule = (
         alt.Chart(pd.DataFrame({"at": [0]}))
@@ -129,7 +130,7 @@ def _corruption_panel(rows: pd.DataFrame, every: pd.DataFrame, title: str, name:
         color=alt.Color(
             "direction:N",
             scale=alt.Scale(domain=list(DIRECTIONS), range=list(DIRECTIONS.values())),
-            legend=alt.Legend(title="the error ... candidates", orient="bottom"),
+            legend=alt.Legend(title="the error ... candidates", orient="bottom", symbolOpacity=1, symbolType="square"),
         ),
         detail="channel:N",
         tooltip=[
@@ -143,11 +144,15 @@ def _corruption_panel(rows: pd.DataFrame, every: pd.DataFrame, title: str, name:
     )
     zero = alt.Chart(rows).mark_rule(strokeDash=[4, 4], strokeWidth=1.2, color=_INK).encode(y=alt.datum(0.0))
     band = base.mark_area(opacity=0.16, line=False).encode(y=alt.Y("low:Q", scale=scale, title=title), y2="high:Q")
-    legend = alt.Legend(title=None, orient="bottom", columns=4)
-    dashes = alt.Scale(domain=used, range=[_DASHES[i] for i in places])
+    legend = alt.Legend(title="error", orient="bottom", columns=4, symbolOpacity=1)
+    # dashes are keyed by channel, not by error, so that they do not enter the legend of the shapes
+    by_channel = every.drop_duplicates("channel")
+    dashes = alt.Scale(
+        domain=by_channel["channel"].tolist(), range=[_DASHES[ERRORS.index(e)] for e in by_channel["error"]]
+    )
     shapes = alt.Scale(domain=used, range=[_SHAPES[i] for i in places])
     line = base.mark_line(strokeWidth=2).encode(
-        y=alt.Y("change:Q", scale=scale, title=title), strokeDash=alt.StrokeDash("error:N", scale=dashes, legend=None)
+        y=alt.Y("change:Q", scale=scale, title=title), strokeDash=alt.StrokeDash("channel:N", scale=dashes, legend=None)
     )
     point = base.mark_point(filled=True, size=42, opacity=1).encode(
         y=alt.Y("change:Q", scale=scale), shape=alt.Shape("error:N", scale=shapes, legend=legend)
@@ -187,12 +192,13 @@ def break_even_bars(brackets: pd.DataFrame, *, highest: float, series: Sequence[
     table = pd.DataFrame(rows)
     order = list(dict.fromkeys(brackets["channel"]))
     panels = []
-    for name in series:
+    for place, name in enumerate(series):
+        axis = alt.Axis(labelLimit=200) if place == 0 else alt.Axis(labels=False, ticks=False)
         chart = (
             alt.Chart(table[table["series"] == name])
             .mark_bar(height={"band": 0.62})
             .encode(
-                y=alt.Y("channel:N", sort=order, title=None, axis=alt.Axis(labelLimit=200)),
+                y=alt.Y("channel:N", scale=alt.Scale(domain=order), title=None, axis=axis),
                 x=alt.X(
                     "start:Q",
                     title="share of metadata in error",
@@ -212,7 +218,7 @@ def break_even_bars(brackets: pd.DataFrame, *, highest: float, series: Sequence[
                     alt.Tooltip("first_non_dominating_rate:Q", format=".0%"),
                 ],
             )
-            .properties(width=215, height=alt.Step(24), title=str(name))
+            .properties(width=max(110, 540 // len(series)), height=24 * len(order), title=str(name))
         )
         panels.append(chart)
     return alt.hconcat(*panels)
