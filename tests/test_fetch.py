@@ -556,6 +556,12 @@ def test_hand_laid_folders_are_whole_only_with_every_expected_file(upstream, tar
     assert fetch.fetch("gatemem", replace=True).state == "verified"
 
 
+def test_a_present_corpus_is_left_alone_without_a_lock(home, target):
+    fill(target)
+    assert fetch.fetch("gatemem").action == "already here"
+    assert [path.name for path in target.parent.iterdir()] == ["gatemem"]
+
+
 def test_a_failed_replacement_keeps_what_was_there(upstream, target):
     fetch.fetch("gatemem")
     upstream.pin("1" * 40, tree="")
@@ -596,6 +602,24 @@ def test_the_command_prints_a_sentence_or_json(upstream, target, app):
     assert (printed["action"], printed["state"]) == ("already here", "verified")
     assert printed["stamp"]["tree"] == upstream.tree
     assert "Example" in runner.invoke(app, ["fetch", "--help"]).stdout
+
+
+def test_the_command_checks_what_it_fetched(upstream, target, app):
+    import test_gatemem
+
+    test_gatemem.lay(upstream.folder)
+    # Domains without an episode are empty files, and an empty file is no whole corpus: give them one each.
+    for domain in DOMAINS:
+        folder = upstream.folder / "bench/data" / domain
+        for name in ("episodes", "checkpoints"):
+            path = folder / f"{name}.jsonl"
+            path.write_text(path.read_text() or "\n")
+    upstream.pin(commit(upstream.folder))
+    done = CliRunner().invoke(app, ["fetch", "gatemem", "--check", "--json", "--quiet"])
+    assert done.exit_code == 0, done.output
+    rows = {row["quantity"]: row for row in json.loads(done.stdout)["check"]}
+    assert (rows["episodes"]["published"], rows["episodes"]["loaded"], rows["episodes"]["agrees"]) == (91, 3, False)
+    assert rows["required items no visible turn meets"]["agrees"] is None
 
 
 def test_the_command_passes_refusals_on(upstream, app):

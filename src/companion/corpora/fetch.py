@@ -141,13 +141,17 @@ def fetch(
     """
     pinned = _upstream(name)
     target = corpora_dir() / pinned.name
+    here = _already_here(pinned, target, replace)
+    if here is not None:
+        # Needs no lock: what has its final name is whole. A shared, read-only folder is thus left alone.
+        return here
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _lock(target, wait, say) as held:
-            present = state(target, pinned.name)
-            if present in WHOLE and not replace:
-                return Fetched(pinned.name, target, "already here", present, read_stamp(target))
-            if present == INCOMPLETE and not replace:
+            here = _already_here(pinned, target, replace)  # another run may have finished meanwhile
+            if here is not None:
+                return here
+            if state(target, pinned.name) == INCOMPLETE and not replace:
                 raise InputError(
                     f"{target}: holds files but no whole copy of {pinned.name}; move them away, or add --replace"
                 )
@@ -161,6 +165,13 @@ def _upstream(name: str) -> Upstream:
     if name not in UPSTREAMS:
         raise InputError(f"unknown source '{name}'; expected one of {', '.join(UPSTREAMS)}")
     return UPSTREAMS[name]
+
+
+def _already_here(upstream: Upstream, target: Path, replace: bool) -> Fetched | None:
+    present = state(target, upstream.name)
+    if replace or present not in WHOLE:
+        return None
+    return Fetched(upstream.name, target, "already here", present, read_stamp(target))
 
 
 def _bring(job: _Job, source: str | None, unverified: bool) -> Fetched:

@@ -68,7 +68,7 @@ UPSTREAMS: dict[str, Upstream] = {
             tree="15bada413dc52f41177f5817563181243ed936d8",
             licence="MIT",
             paths=("data/conversations", "data/QA_final"),
-            layout=(("data/conversations/*/*.json", 1), ("data/QA_final/**/*.json*", 1)),
+            layout=(("data/conversations/*/*.json", 629), ("data/QA_final/*.jsonl", 10)),
         ),
         Upstream(
             name="gatemem",
