@@ -32,15 +32,26 @@ class TableEncoder:
         return np.stack([self.one(text) for text in texts]).astype(np.float32)
 
 
-def random_corpus(seed, limits="same", memories=120, queries=18, spaces=4, dimensions=4):
+# Whole numbers whose squares add up to 64: over 8 they are unit vectors that floating point holds exactly.
+_SQUARES = np.array([[7, 3, 2, 1, 1, 0], [6, 4, 2, 2, 2, 0], [5, 5, 3, 2, 1, 0], [5, 4, 3, 3, 2, 1]])
+
+
+def exact_unit_vector(rng):
+    """Draw a unit vector whose inner products with its like are exact multiples of 1/64: equal means equal."""
+    row = _SQUARES[rng.integers(len(_SQUARES))].copy()
+    for place in rng.integers(0, 5, size=rng.integers(0, 4)):  # a few neighbours change places
+        row[[place, place + 1]] = row[[place + 1, place]]
+    return (row * np.where(rng.random(6) < 0.12, -1, 1) / 8).astype(np.float32)
+
+
+def random_corpus(seed, limits="same", memories=120, queries=18, spaces=4):
     """Make a corpus full of ties: few words, few vectors on a coarse grid, repeated texts and times."""
     rng = np.random.default_rng(seed)
     table = {}
 
     def text(words):
         value = " ".join(f"word{rng.integers(words)}" for _ in range(rng.integers(1, 4))) + f" v{rng.integers(30)}"
-        # Multiples of 1/8 keep every inner product exact, so equal means equal.
-        table.setdefault(value, (rng.integers(-2, 3, size=dimensions) / 8).astype(np.float32))
+        table.setdefault(value, exact_unit_vector(rng))
         return value
 
     names = np.array([f"n{i}" for i in range(spaces)], dtype=object)
@@ -77,7 +88,7 @@ def random_corpus(seed, limits="same", memories=120, queries=18, spaces=4, dimen
         values[rng.random(len(pairs)) < 0.2] = pd.NA
         pairs[axis] = pd.array(values, dtype="boolean")
     corpus = Corpus("made-up", "made-up", kept, asked, pairs, defaults={"lifecycle": True})
-    return corpus, TableEncoder(table, dimensions)
+    return corpus, TableEncoder(table, 6)
 
 
 class Reference:

@@ -102,11 +102,14 @@ def test_filters_equal_brute_force_and_report_what_passed_unresolved(made, arm):
 
 @pytest.mark.parametrize("arm", ["threshold_router", "cluster_router"])
 def test_routers_equal_brute_force_and_report_fallbacks(made, arm):
+    narrowed = 0
     for query in made.reference.queries:
         expected, scored, fell_back, groups = getattr(made.reference, arm)(query)
         did = made.did(arm, query)
         assert made.got(arm, query) == expected
         assert (did["candidates_scored"], did["fell_back"], did["centroids_scored"]) == (scored, fell_back, groups)
+        narrowed += 0 < scored < len(made.reference.namespace(query))
+    assert narrowed > 0
 
 
 @pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.75)])

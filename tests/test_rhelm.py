@@ -301,6 +301,21 @@ def test_freezing_writes_what_was_ranked_and_a_changed_table_is_refused(tmp_path
         load_frozen("other")
 
 
+def test_a_large_run_can_be_frozen_to_a_depth_without_scores(tmp_path, monkeypatch):
+    from reference_retrieval import random_corpus
+
+    corpus, encoder = random_corpus(2)
+    chosen = ["global_dense", "policy_only", "anchor_preserving_same_size"]
+    rankings, work = rank(corpus, chosen, 25, encoder)
+    meta = freeze(corpus, rankings, work, tmp_path / "frozen" / "mine", {}, depth=10, seeded_depth=5, scores=False)
+    assert meta["depths"] == {"global_dense": 25, "policy_only": 10, "anchor_preserving_same_size": 5}
+    monkeypatch.setenv("COMPANION_DATA", str(tmp_path))
+    loaded = load_frozen("mine")
+    assert loaded.rankings["score"].isna().all()
+    plain = rankings.loc[rankings["arm"] == "global_dense", "memory_id"]
+    assert loaded.rankings.loc[loaded.rankings["arm"] == "global_dense", "memory_id"].tolist() == plain.tolist()
+
+
 def test_explicit_labels_keep_unresolved_unresolved():
     from reference_retrieval import random_corpus
 

@@ -25,6 +25,8 @@ from companion.retrieval.registry import base_arm
 from companion.tables import Records, atomic_path
 
 TABLES = ("memories", "queries", "labels", "rankings", "work")
+PLAIN = ("global_bm25", "global_dense", "namespace_dense")
+"""Arms whose routes a frozen run keeps to their full depth, for sweeps over depth."""
 AXES = ("scope", "policy", "lifecycle")
 _VERSIONS = ("numpy", "pandas", "pyarrow", "faiss-cpu", "bm25s", "sentence-transformers", "torch")
 # The words of a corpus stay out of the project; when something was said is said by `order`.
@@ -38,7 +40,9 @@ def freeze(
     folder: Path,
     settings: Mapping[str, Any],
     *,
+    depth: int | None = None,
     seeded_depth: int = 20,
+    scores: bool = True,
 ) -> dict[str, Any]:
     """Write a run as a frozen folder.
 
@@ -52,8 +56,12 @@ def freeze(
         Created if needed; existing tables are replaced one by one, ``meta.json`` last.
     settings : mapping
         What was run: command, encoder settings, top_k, arms. Must be JSON.
+    depth : int, optional
+        Depth to which routes are kept, apart from `PLAIN` ones, which are always kept whole; None keeps all whole.
     seeded_depth : int
-        Depth to which the routes of random controls are kept; all others are kept whole.
+        Depth to which the routes of random controls are kept.
+    scores : bool
+        Whether to keep scores; they are more than half of a large run's size.
 
     Returns
     -------
@@ -65,13 +73,13 @@ def freeze(
     InputError
         When the folder cannot be written.
     """
-    seeded = rankings["arm"].map({name: base_arm(name) != name for name in rankings["arm"].unique()})
-    kept = rankings[~seeded.astype(bool) | (rankings["rank"] <= seeded_depth)]
+    kept = _cut(rankings, depth, seeded_depth)
+    ranked = kept.assign(score=kept["score"].astype(np.float32)) if scores else kept.drop(columns="score")
     tables = {
         "memories": corpus.memories.drop(columns=_TEXT, errors="ignore"),
         "queries": corpus.queries.drop(columns=_TEXT, errors="ignore"),
         "labels": explicit_labels(corpus, kept),
-        "rankings": kept.assign(score=kept["score"].astype(np.float32)),
+        "rankings": ranked,
         "work": work,
     }
     for name, table in tables.items():
@@ -85,7 +93,7 @@ def freeze(
         "defaults": corpus.defaults,
         "counts": corpus.counts(),
         "rows": {name: len(table) for name, table in tables.items()},
-        "seeded_depth": seeded_depth,
+        "depths": kept.groupby("arm", sort=False)["rank"].max().groupby(base_arm, sort=False).max().to_dict(),
         **settings,
         "versions": {name: version(name) for name in _VERSIONS},
         "sha256": {name: _sha256(folder / f"{name}.parquet") for name in TABLES},
@@ -93,6 +101,16 @@ def freeze(
     with atomic_path(folder / "meta.json") as path:
         path.write_text(json.dumps(meta, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return meta
+
+
+def _cut(rankings: pd.DataFrame, depth: int | None, seeded_depth: int) -> pd.DataFrame:
+    """Keep each route to its depth."""
+    whole = int(rankings["rank"].max()) if len(rankings) else 0
+    limits = {}
+    for route in rankings["arm"].unique():
+        limit = whole if depth is None or route in PLAIN else depth
+        limits[route] = limit if base_arm(route) == route else min(limit, seeded_depth)
+    return rankings[rankings["rank"] <= rankings["arm"].map(limits)]
 
 
 def explicit_labels(corpus: Corpus, rankings: pd.DataFrame) -> pd.DataFrame:
@@ -167,7 +185,8 @@ def load_frozen(name: str, *, arms: Sequence[str] | None = None, verify: bool = 
         if verify and _sha256(path) != meta["sha256"][table]:
             raise InputError(f"{path}: differs from the frozen run (SHA-256 {meta['sha256'][table]} expected)")
         tables[table] = pd.read_parquet(path, filters=kept if table in ("rankings", "work") else None)
-    tables["rankings"]["score"] = tables["rankings"]["score"].astype("float64")
+    if "score" in tables["rankings"]:
+        tables["rankings"]["score"] = tables["rankings"]["score"].astype("float64")
     return Records(**tables, defaults=meta["defaults"], population=meta["population"], name=name).check()
 
 
