@@ -454,6 +454,17 @@ def test_git_missing(upstream, target, monkeypatch):
     assert_nothing_whole(target)
 
 
+def test_git_too_old(upstream, home, target, monkeypatch):
+    (home / "old").mkdir()
+    old = home / "old" / "git"
+    old.write_text('#!/bin/sh\necho "git version 2.9.5"\n')
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{old.parent}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(InputError, match=r"git version 2\.9\.5 is too old: expected git 2\.30 or newer"):
+        fetch.fetch("gatemem")
+    assert_nothing_whole(target)
+
+
 @pytest.mark.parametrize(
     ("address", "message"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
 from companion.errors import InputError
+
+OLDEST = (2, 30)
+"""The first git that has every option used here (``--no-write-fetch-head``, ``--pathspec-from-file``)."""
 
 # What would redirect git to another repository, e.g. when we are started from a git hook.
 _REDIRECTING = (
@@ -154,6 +158,21 @@ def executable() -> str:
             "or lay the files down by hand in the folder that `companion corpora` names"
         )
     return found
+
+
+def require_version(git: Git) -> None:
+    """Refuse a git that lacks the options used here.
+
+    Raises
+    ------
+    InputError
+        Git is older than `OLDEST`; the message gives both versions.
+    """
+    said = git.run("version")
+    found = re.search(r"(\d+)\.(\d+)", said)
+    if found and (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise InputError(f"{said.strip()} is too old: expected git {oldest} or newer")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from companion.corpora._git import Git, GitError, explain_os_error
+from companion.corpora._git import Git, GitError, explain_os_error, require_version
 from companion.corpora.base import corpora_dir
 from companion.corpora.upstreams import (
     INCOMPLETE,
@@ -261,7 +261,9 @@ def _open_partial(job: _Job, url: str) -> None:
 def _initialise(git: Git) -> None:
     # Without a work tree, which init refuses; without a template, whose hooks and settings are the user's.
     git.folder.mkdir()
-    Git(git.folder, None, git.keep_open).run("init", "--quiet", "--bare", "--template=")
+    fresh = Git(git.folder, None, git.keep_open)
+    require_version(fresh)
+    fresh.run("init", "--quiet", "--bare", "--template=")
 
 
 def _has_commit(git: Git, revision: str) -> bool:
