@@ -291,9 +291,7 @@ def test_readers_that_disagree_about_a_route_are_refused(cases):
 def test_half_a_pair_is_refused_and_readers_are_never_pooled(cases):
     own = cases[cases["reader_model"] == READERS[0]]
     with pytest.raises(InputError, match="case 'case-000': only one of the arms"):
-        downstream.paired_deltas(
-            own.drop(index=own.index[0]), "namespace_dense", "global_dense", ["answer_correct"]
-        )
+        downstream.paired_deltas(own.drop(index=own.index[0]), "namespace_dense", "global_dense", ["answer_correct"])
     with pytest.raises(InputError, match="exactly one reader"):
         downstream.paired_deltas(cases, "namespace_dense", "global_dense", ["answer_correct"])
 
@@ -336,9 +334,7 @@ def test_the_released_evidence_gives_the_published_figures():
     published = pd.read_csv(data_dir() / "published" / "figures.csv")
     published = published[published["claim"] == "C13"]
     keys = ["claim", "stage", "population", "subject", "contrast", "metric"]
-    joined = published.merge(
-        downstream.recomputable(evidence.load()), on=keys, how="left", suffixes=("_published", "")
-    )
+    joined = published.merge(downstream.recomputable(evidence.load()), on=keys, how="left", suffixes=("_published", ""))
     assert np.abs(joined["value"] - joined["estimate"]).max() < 1e-12
     assert (joined["n"] == joined["n_published"]).all()
     # Percentile ends are Monte Carlo: another generator moves them by a few per cent of the width.

@@ -113,9 +113,7 @@ def test_means_and_differences_weigh_sources_equally():
         .sort_index()
     )
     for (arm, kind, depth), rows in per_query.groupby(["arm", "kind", "depth"]):
-        base = per_query[
-            (per_query["arm"] == ARMS[0]) & (per_query["kind"] == kind) & (per_query["depth"] == depth)
-        ]
+        base = per_query[(per_query["arm"] == ARMS[0]) & (per_query["kind"] == kind) & (per_query["depth"] == depth)]
         for metric in fixed_depth.METRICS:
             means = rows.groupby("source")[metric].mean()
             plain = keyed[arm, "", kind, depth, metric]

@@ -240,7 +240,7 @@ def _one_mean(
     rows: pd.DataFrame, kind: str, metric: str, reference: str | None, settings: dict[str, Any]
 ) -> pd.DataFrame:
     # pivot, not pivot_table: two rows for one key must fail, not be averaged.
-    wide = rows.pivot(index="query_id", columns=["arm", "depth"], values=metric).astype("float64")  # noqa: PD010
+    wide = rows.pivot(index="query_id", columns=["arm", "depth"], values=metric).astype("float64")
     columns = list(wide.columns.to_frame(index=False).itertuples(index=False, name=None))
     of_query = rows.drop_duplicates("query_id").set_index("query_id").loc[wide.index]
     # Statistics are numbered: an arm's name may hold any character, a separator included.

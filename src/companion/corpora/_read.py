@@ -62,8 +62,7 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{path}: line {error.lineno}, column {error.colno} is not JSON ({error.msg}); "
-            "the file may be truncated"
+            f"{path}: line {error.lineno}, column {error.colno} is not JSON ({error.msg}); the file may be truncated"
         ) from error
 
 

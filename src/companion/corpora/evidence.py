@@ -210,9 +210,7 @@ def _refuse_bad_keys(table: pd.DataFrame, path: Path) -> None:
     repeated = np.flatnonzero(table.duplicated(keys).to_numpy())
     if len(repeated):
         shown = ", ".join(f"{name} '{table[name].iloc[repeated[0]]}'" for name in keys)
-        raise InputError(
-            f"{path}: row {repeated[0] + 1} repeats {shown}; expected one row per case, reader and arm"
-        )
+        raise InputError(f"{path}: row {repeated[0] + 1} repeats {shown}; expected one row per case, reader and arm")
     for name in ("source", "group_token"):
         several = table.groupby("case_token")[name].nunique()
         several = several[several > 1]
