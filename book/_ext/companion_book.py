@@ -15,11 +15,12 @@ from sphinx.config import Config
 from sphinx.util.docutils import SphinxDirective
 
 from companion import figures, runs
-from companion.figures.page import mathjax_source
+from companion.figures.page import mathjax_source, page_script
 
 SCRIPT = "companion-figures.js"
 STYLE = "companion-figures.css"
 MATHJAX = "companion-mathjax.js"
+PAGE = "companion-page.js"
 
 
 class DataTable(SphinxDirective):
@@ -71,11 +72,13 @@ def write_assets(app: Sphinx) -> None:
         (SCRIPT, figures.bundle().encode()),
         (STYLE, figures.style_sheet().encode()),
         (MATHJAX, mathjax_source().read_bytes()),
+        (PAGE, page_script().encode()),
     ):
         target = static / name
         if not target.exists() or target.read_bytes() != content:
             target.write_bytes(content)
     app.add_css_file(STYLE)
+    app.add_js_file(PAGE, loading_method="defer")
 
 
 def tidy_scripts(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:

@@ -169,7 +169,7 @@ def _fill_stage(root: Path, stage: Path, plan: Sequence[_Chapter]) -> None:
 
     wanted: dict[str, bytes] = {"_toc.yml": (root / "_toc.yml").read_bytes()}
     config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
-    config["execute"] = {"execute_notebooks": "off"}
+    config["execute"] = {"execute_notebooks": "off", "stderr_output": "remove"}
     wanted["_config.yml"] = yaml.safe_dump(config, sort_keys=False).encode()
     for path in sorted((root / "book").rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:

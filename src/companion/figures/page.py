@@ -79,11 +79,11 @@ def frame(title: str, body: str) -> str:
     Returns
     -------
     str
-        The whole document. Pages without charts or mathematics carry no script for them.
+        The whole document. Pages without charts or mathematics carry no library for them.
     """
     assets = resources.files("companion.figures") / "assets"
     style = style_sheet() + (assets / "page.css").read_text(encoding="utf-8") + _highlighting(body)
-    scripts = ""
+    scripts = f"<script>{page_script()}</script>\n"
     if 'data-companion="chart"' in body:
         scripts += f"<script>{_inline(bundle())}</script>\n"
     if 'class="math' in body:
@@ -94,6 +94,11 @@ def frame(title: str, body: str) -> str:
         scripts += f"<script>window.MathJax={json.dumps(settings)}</script>\n"
         scripts += f"<script>{_inline(mathjax_source().read_text(encoding='utf-8'))}</script>\n"
     return _FRAME.format(title=html.escape(title), style=style, head=_THEME_SCRIPT, body=body, scripts=scripts)
+
+
+def page_script() -> str:
+    """Return the small script of every page: what scrolls sideways can be reached by keyboard."""
+    return (resources.files("companion.figures") / "assets" / "page.js").read_text(encoding="utf-8")
 
 
 def _inline(script: str) -> str:

@@ -163,7 +163,7 @@ def table_html(
     hidden = len(table) - len(shown)
     note = f'<p class="companion-more">{hidden:,} more rows are in the CSV file.</p>' if hidden else ""
     region = html.escape(re.sub(r"[*_`]", "", caption) or "Table", quote=True)
-    heading = f"<caption>{inline_markdown(caption)}</caption>" if caption else ""
+    heading = f"<caption><span>{inline_markdown(caption)}</span></caption>" if caption else ""
     body = re.sub(r"(<table[^>]*>)", lambda match: match[1] + heading, body, count=1)
     return f'<div class="companion-scroll" role="region" tabindex="0" aria-label="{region}">{body}</div>{note}'
 

@@ -18,6 +18,57 @@ const loader = {
   file: () => Promise.reject(new Error("figures load nothing")),
 };
 
+// Average width in pixels of a character of the charts' labels and titles.
+const LETTER = 7;
+// Parts of a specification that hold data or floating text, not layout.
+const SKIPPED = new Set(["data", "datasets", "tooltip", "usermeta", "params", "transform"]);
+
+// Break a title into lines that fit; Vega clips what does not.
+function broken(title, width, letter = LETTER) {
+  if (Array.isArray(title)) return title.flatMap((line) => broken(line, width, letter));
+  if (typeof title !== "string" || title.length * letter <= width) return title;
+  const lines = [""];
+  for (const word of title.split(" ")) {
+    const last = lines[lines.length - 1];
+    if (last && (last.length + 1 + word.length) * letter > width) lines.push(word);
+    else lines[lines.length - 1] = last ? last + " " + word : word;
+  }
+  return lines;
+}
+
+// On a narrow screen titles are broken into lines, throughout a specification.
+function breakTitles(part, width) {
+  if (Array.isArray(part)) {
+    for (const item of part) breakTitles(item, width);
+  } else if (part && typeof part === "object") {
+    for (const [key, value] of Object.entries(part)) {
+      if (SKIPPED.has(key)) continue;
+      if (key === "title" || key === "text" || key === "subtitle") {
+        if (typeof value === "string" || Array.isArray(value)) {
+          part[key] = broken(value, width, key === "text" ? LETTER * 1.2 : LETTER);
+          continue;
+        }
+      }
+      breakTitles(value, width);
+    }
+  }
+}
+
+// As many columns of a legend as fit beside one another on a narrow screen.
+function legendColumns(spec, width) {
+  const lengths = [8];
+  (function look(part) {
+    if (!part || typeof part !== "object") return;
+    for (const [key, value] of Object.entries(part)) {
+      if (SKIPPED.has(key)) continue;
+      if (key === "domain" && Array.isArray(value)) {
+        for (const item of value) if (typeof item === "string") lengths.push(item.length);
+      } else look(value);
+    }
+  })(spec);
+  return Math.max(1, Math.floor((width - MARGIN) / (Math.max(...lengths) * LETTER + 26)));
+}
+
 // How a composed chart fits `width`: side by side and shrunk, or stacked. Single charts follow by themselves.
 function fitted(spec, width) {
   const result = structuredClone(spec);
@@ -61,7 +112,19 @@ function fitFacets(spec, width) {
   }
 }
 
-const embed = vegaEmbed;
+// Vega-Lite warns on the console, and nowhere else, when it settles a width just as it was asked to.
+async function quietly(work) {
+  const warn = console.warn;
+  console.warn = (...parts) => {
+    if (!parts.join(" ").includes('Dropping "fit')) warn.apply(console, parts);
+  };
+  try {
+    return await work();
+  } finally {
+    console.warn = warn;
+  }
+}
+
 const drawn = new Map();
 
 function element(figure, name) {
@@ -76,26 +139,33 @@ async function draw(figure) {
   const before = drawn.get(figure);
   if (!width || (before && before.width === width)) return;
   const composed = spec.width !== "container";
-  if (before && !composed) {
+  if (before && !composed && before.width < NARROW === width < NARROW) {
     before.width = width; // a single chart listens to its container
     return;
   }
   const state = before ? before.view.getState({ data: () => false, signals: (name) => bound(spec).has(name) }) : null;
   if (before) before.finalize();
   const holder = document.createElement("div");
+  // The element around it carries role and text alternative; single marks would only repeat them.
+  holder.setAttribute("aria-hidden", "true");
   live.replaceChildren(holder);
   figure.classList.add("companion-drawing");
-  const result = await embed(holder, composed ? fitted(spec, width) : spec, {
+  const narrow = width < NARROW;
+  const fit = composed ? fitted(spec, width) : spec;
+  if (narrow) breakTitles(fit, width - MARGIN);
+  const legend = { ...CONFIG.legend, columns: legendColumns(spec, width) };
+  const config = narrow ? { ...CONFIG, legend } : CONFIG;
+  const options = {
     mode: "vega-lite",
+    config,
     renderer: "svg",
     actions: false,
-    // On a phone a long legend takes two columns instead of being cut.
-    config: width < NARROW ? { ...CONFIG, legend: { ...CONFIG.legend, columns: 2 } } : CONFIG,
     loader,
     tooltip: { theme: "companion" },
     bind: element(figure, "controls"),
     ast: false,
-  });
+  };
+  const result = await quietly(() => vegaEmbed(holder, fit, options));
   if (state) await result.view.setState(state).runAsync();
   drawn.set(figure, { view: result.view, width, finalize: result.finalize });
   figure.classList.remove("companion-drawing");

@@ -1,0 +1,20 @@
+// What scrolls sideways must be reachable by keyboard: wide formulas and code on narrow screens.
+(function () {
+  function mark() {
+    for (const part of document.querySelectorAll("mjx-container[display], div.math, pre")) {
+      if (part.scrollWidth > part.clientWidth + 1) part.tabIndex = 0;
+      else if (part.tabIndex === 0) part.removeAttribute("tabindex");
+    }
+  }
+  function start() {
+    const typeset = window.MathJax && window.MathJax.startup && window.MathJax.startup.promise;
+    Promise.resolve(typeset).then(mark);
+    let timer = 0;
+    window.addEventListener("resize", () => {
+      clearTimeout(timer);
+      timer = setTimeout(mark, 150);
+    });
+  }
+  if (document.readyState === "complete") start();
+  else window.addEventListener("load", start);
+})();
