@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 # Each module defines register(app). A new group of commands joins by adding its name here.
-_GROUPS = ("corpora", "fetch", "rank", "score", "trace", "exposure", "expose", "reproduce", "runs")
+_GROUPS = ("corpora", "fetch", "rank", "score", "trace", "exposure", "expose", "reproduce", "runs", "sweep")
 
 for _group in _GROUPS:
     importlib.import_module(f"companion.cli.{_group}").register(app)
