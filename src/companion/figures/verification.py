@@ -47,11 +47,13 @@ def operating_curves(curves: pd.DataFrame, *, limit: float) -> alt.TopLevelMixin
         value=round(100 * limit, 1),
         bind=alt.binding_range(min=0, max=30, step=0.5, name="False denial limit, % of required anchors "),
     )
-    base = alt.Chart(curves).encode(
+    # rings of different size, so that verifiers whose best points coincide can all be seen
+    rings = curves["verifier"].map({name: 120 + 170 * place for place, name in enumerate(names)})
+    base = alt.Chart(curves.assign(ring=rings)).encode(
         color=alt.Color(
             "verifier:N",
             scale=alt.Scale(domain=names, range=list(CATEGORICAL[: len(names)])),
-            legend=alt.Legend(title=None, orient="top", columns=2, symbolOpacity=1),
+            legend=alt.Legend(title=None, orient="top", columns=1, symbolOpacity=1),
         ),
         tooltip=[
             "verifier:N",
@@ -81,8 +83,7 @@ def operating_curves(curves: pd.DataFrame, *, limit: float) -> alt.TopLevelMixin
         .transform_joinaggregate(best="max(violation_recall)", groupby=["verifier"])
         .transform_filter("datum.violation_recall == datum.best")
         .mark_point(filled=False, strokeWidth=2.5, opacity=1)
-        # rings of different size, so that verifiers whose best points coincide can all be seen
-        .encode(x=x, y=y, size=alt.Size("verifier:N", scale=alt.Scale(domain=names, range=[110, 560]), legend=None))
+        .encode(x=x, y=y, size=alt.Size("ring:Q", scale=None))
     )
     rule = (
         alt.Chart(pd.DataFrame({"at": [0]}))
@@ -144,7 +145,7 @@ def _corruption_panel(rows: pd.DataFrame, every: pd.DataFrame, title: str, name:
     )
     zero = alt.Chart(rows).mark_rule(strokeDash=[4, 4], strokeWidth=1.2, color=_INK).encode(y=alt.datum(0.0))
     band = base.mark_area(opacity=0.16, line=False).encode(y=alt.Y("low:Q", scale=scale, title=title), y2="high:Q")
-    legend = alt.Legend(title="error", orient="bottom", columns=4, symbolOpacity=1)
+    legend = alt.Legend(title="error", orient="bottom", columns=2, symbolFillColor=_INK, symbolStrokeColor=_INK)
     # dashes are keyed by channel, not by error, so that they do not enter the legend of the shapes
     by_channel = every.drop_duplicates("channel")
     dashes = alt.Scale(
@@ -190,37 +191,39 @@ def break_even_bars(brackets: pd.DataFrame, *, highest: float, series: Sequence[
             if stop > start:
                 rows.append({**row, "part": part, "start": start, "stop": stop})
     table = pd.DataFrame(rows)
-    order = list(dict.fromkeys(brackets["channel"]))
     panels = []
-    for place, name in enumerate(series):
-        axis = alt.Axis(labelLimit=200) if place == 0 else alt.Axis(labels=False, ticks=False)
-        chart = (
-            alt.Chart(table[table["series"] == name])
-            .mark_bar(height={"band": 0.62})
-            .encode(
-                y=alt.Y("channel:N", scale=alt.Scale(domain=order), title=None, axis=axis),
-                x=alt.X(
-                    "start:Q",
-                    title="share of metadata in error",
-                    axis=alt.Axis(format="%"),
-                    scale=alt.Scale(domain=[0, highest]),
-                ),
-                x2="stop:Q",
-                color=alt.Color(
-                    "part:N",
-                    scale=alt.Scale(domain=list(names), range=list(names.values())),
-                    legend=alt.Legend(title=None, orient="bottom"),
-                ),
-                tooltip=[
-                    "channel:N",
-                    "part:N",
-                    alt.Tooltip("last_dominating_rate:Q", format=".0%"),
-                    alt.Tooltip("first_non_dominating_rate:Q", format=".0%"),
-                ],
-            )
-            .properties(width=max(110, 540 // len(series)), height=24 * len(order), title=str(name))
+    for title in series:
+        shown = table[table["series"] == title]
+        order = list(dict.fromkeys(shown["channel"]))
+        base = alt.Chart(shown).encode(y=alt.Y("channel:N", scale=alt.Scale(domain=order), title=None, axis=None))
+        bar = base.mark_bar(height={"band": 0.36}, yOffset=8).encode(
+            x=alt.X(
+                "start:Q",
+                title="share of metadata in error",
+                axis=alt.Axis(format="%"),
+                scale=alt.Scale(domain=[0, highest]),
+            ),
+            x2="stop:Q",
+            color=alt.Color(
+                "part:N",
+                scale=alt.Scale(domain=list(names), range=list(names.values())),
+                legend=alt.Legend(title=None, orient="bottom"),
+            ),
+            tooltip=[
+                "channel:N",
+                "part:N",
+                alt.Tooltip("last_dominating_rate:Q", format=".0%"),
+                alt.Tooltip("first_non_dominating_rate:Q", format=".0%"),
+            ],
         )
-        panels.append(chart)
+        # names stand over the bars and not on an axis: each panel can be read by itself when a phone stacks them
+        text = (
+            base.transform_filter("datum.start == 0")
+            .mark_text(align="left", dy=-7, fontSize=11, color=_INK)
+            .encode(x=alt.value(0), text="channel:N")
+        )
+        height = 32 * len(order)
+        panels.append(alt.layer(bar, text).properties(width=155, height=height, title=title))
     return alt.hconcat(*panels)
 
 
@@ -280,6 +283,6 @@ def agreement_explorer(
         base.transform_filter("datum.both_yes == 0")
         .transform_calculate(text="'exact agreement ' + format(datum.agreement, '.1%') + ' all along the curve'")
         .mark_text(align="right", fontSize=13, color=_INK)
-        .encode(x=alt.value("width"), y=alt.value(12), text="text:N")
+        .encode(x=alt.value("width"), y=alt.value(306), text="text:N")
     )
     return alt.layer(zero, line, dot, text, headline).add_params(chosen).properties(height=320)

@@ -172,8 +172,8 @@ def recomputable() -> pd.DataFrame:
     """Recompute the published verification figures that the published tables settle.
 
     The route changes of both models (C11) come from the curve file. Their measures at the selected point do not:
-    the file pools the candidates (113 anchors, 220 of 1,411 known violations), the published points are weighted
-    otherwise and give other values at every threshold. The metadata reference and the controlled pairs are in no
+    the file pools the candidates (113 anchors, 220 of 1,411 known violations), and no threshold in it has the
+    published values. The metadata reference and the controlled pairs are in no
     file. The break-even brackets (C10-corruption) come from the corruption file.
 
     Returns
