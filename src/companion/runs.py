@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -170,9 +171,9 @@ def parse_value(text: str) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(f"parameter value {text!r}: not valid YAML") from error
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            return float(value)  # 1e-3 is text to YAML 1.1
+    # Text to YAML 1.1; a number to everybody else. In quotes it stays text.
+    if isinstance(value, str) and value == text and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", text):
+        return float(text)
     return value
 
 

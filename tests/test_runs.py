@@ -1,0 +1,266 @@
+"""Reruns: parameters are checked first, numbers repeat bit for bit, pages stand alone, failures leave no output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from _site import ROOT, Visit, open_browser
+from bs4 import BeautifulSoup
+
+import companion
+from companion import runs
+from companion.errors import InputError
+from companion.figures.parameters import Parameter
+
+SPECIMEN = ROOT / "tests" / "specimens" / "01-specimen.md"
+DECLARED = [
+    Parameter("top_k", 20),
+    Parameter("target_recall", 0.8),
+    Parameter("corpus", "demo"),
+    Parameter("arms", ["a", "b"]),
+    Parameter("live", False),
+    Parameter("query", None),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return runs.execute(SPECIMEN, {"upper": 1, "feasible": [0.5, 0.5]}, folder / "out.ipynb", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("30", 30),
+        ("0.9", 0.9),
+        ("1e-3", 0.001),
+        ("true", True),
+        ("null", None),
+        ("[a, b]", ["a", "b"]),
+        ("demo", "demo"),
+        ("'07'", "07"),
+        ("'1e3'", "1e3"),
+        ("nan", "nan"),
+        ("", None),
+    ],
+)
+def test_values_are_read_as_yaml(text, value):
+    read = runs.parse_value(text)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kept"),
+    [
+        ("top_k", 5, 5),
+        ("target_recall", 1, 1.0),
+        ("corpus", "rhelm", "rhelm"),
+        ("arms", ["c"], ["c"]),
+        ("arms", [], []),
+        ("live", True, True),
+        ("query", "q1", "q1"),
+    ],
+)
+def test_values_of_the_right_type_are_kept(name, given, kept):
+    checked = runs.check_parameters(DECLARED, {name: given})
+    assert checked == {name: kept}
+    assert type(checked[name]) is type(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("nope", 1, "no parameter 'nope': expected one of top_k, target_recall"),
+        ("top_k", 1.5, "1.5 is float, expected int"),
+        ("top_k", True, "True is bool, expected int"),
+        ("live", 1, "1 is int, expected bool"),
+        ("corpus", 7, "write \"'7'\" for text"),
+        ("arms", "a", "expected list"),
+        ("arms", ["a", 3], "item 2: 3 is int, expected str"),
+        ("target_recall", float("nan"), "not a finite number"),
+        ("top_k", None, "expected int"),
+    ],
+)
+def test_wrong_names_and_types_are_refused(name, given, said):
+    with pytest.raises(InputError) as caught:
+        runs.check_parameters(DECLARED, {name: given}, "02-support")
+    assert said in str(caught.value)
+    assert "02-support" in str(caught.value)
+
+
+def test_pairs_refuse_a_name_given_twice():
+    assert runs.parse_pairs([("a", "1"), ("b", "x")]) == {"a": 1, "b": "x"}
+    with pytest.raises(InputError, match="'a' is given twice"):
+        runs.parse_pairs([("a", "1"), ("a", "2")])
+
+
+def test_chapters_are_found_by_name_number_and_path():
+    chapters = runs.chapter_paths()
+    for chapter in chapters:
+        number = chapter.stem.split("-")[0]
+        assert runs.find_notebook(chapter.stem) == chapter
+        assert runs.find_notebook(number) == chapter
+        assert runs.find_notebook(str(int(number))) == chapter
+    assert runs.find_notebook(SPECIMEN) == SPECIMEN
+    for name in ("99", "support", "nowhere.md", "../x"):
+        with pytest.raises(InputError):
+            runs.find_notebook(name)
+
+
+def test_every_chapter_declares_parameters_as_literals():
+    for chapter in runs.chapter_paths():
+        assert runs.declared_parameters(chapter), chapter.name
+
+
+@pytest.mark.notebook
+def test_a_run_writes_notebook_page_and_record(run):
+    record = json.loads(run.notebook.with_suffix(".json").read_text())
+    assert record == run.record
+    assert record["parameters"]["upper"] == 1.0
+    assert record["changed"] == ["feasible", "upper"]
+    assert record["seed"] == 0
+    assert record["data"] == runs.data_hashes()
+    assert record["headline"][0] == {"name": "recall", "estimate": 0.5, "low": 0.25, "high": 0.75}
+    assert record["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {path.name for path in run.notebook.parent.iterdir()} == {"out.ipynb", "out.json", "out.html"}
+    node = nbformat.read(run.notebook, as_version=4)
+    nbformat.validate(node)
+
+
+@pytest.mark.notebook
+def test_the_chapter_ran_in_this_interpreter_whatever_the_users_kernel_is(run, tmp_path, monkeypatch):
+    names = {item["name"]: item["estimate"] for item in run.record["headline"]}
+    assert names["interpreter"] == sys.executable
+    # A kernel called python3 in the user's own folder would win without our care.
+    kernel = tmp_path / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    (kernel / "kernel.json").write_text(json.dumps({"argv": ["/bin/false"], "display_name": "x", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    again = runs.execute(SPECIMEN, {}, tmp_path / "o" / "x.ipynb", progress=False, html=False)
+    assert {item["name"]: item["estimate"] for item in again.record["headline"]}["interpreter"] == sys.executable
+
+
+@pytest.mark.notebook
+def test_the_same_inputs_give_the_same_bytes(run, tmp_path):
+    again = runs.execute(SPECIMEN, {"upper": 1, "feasible": [0.5, 0.5]}, tmp_path / "out.ipynb", progress=False)
+    assert again.notebook.read_bytes() == run.notebook.read_bytes()
+    assert again.html.read_bytes() == run.html.read_bytes()
+
+
+@pytest.mark.notebook
+def test_the_page_marks_changed_parameters_and_reads_like_the_book(run):
+    page = BeautifulSoup(run.html.read_text(encoding="utf-8"), "html.parser")
+    changed = [th.find(string=True, recursive=False).strip() for th in page.select(".companion-changed")]
+    assert changed == ["feasible", "upper"]
+    assert page.h1.text.startswith("Specimen")
+    assert "Recall is 0.500 [0.250, 0.750]" in page.text  # glued numbers are there
+    assert "arXiv:2610.07309" in page.text  # and so is the citation
+    outside = [tag for tag in page.select("script[src], link[href], img[src]") if "data:" not in str(tag.get("src"))]
+    assert outside == []
+
+
+@pytest.mark.browser
+@pytest.mark.notebook
+def test_the_page_stands_alone_in_a_browser(run, tmp_path):
+    alone = tmp_path / "page.html"
+    alone.write_bytes(run.html.read_bytes())
+    with open_browser() as browser:
+        for width in (390, 1440):
+            with Visit(browser, alone, width=width, mode="dark") as visit:
+                assert visit.errors == []
+                assert visit.requests == []
+                assert visit.page.locator("figure.companion-drawn svg").count() == 2
+                assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+                assert visit.page.locator("mjx-container svg").count() >= 1
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize(("fail", "error"), [("input", InputError), ("bug", runs.RunError)])
+def test_a_failing_chapter_leaves_no_output_but_is_kept_for_reading(tmp_path, fail, error):
+    with pytest.raises(error, match="fail: expected something else" if fail == "input" else "a bug in the chapter"):
+        runs.execute(SPECIMEN, {"fail": fail}, tmp_path / "out.ipynb", progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.failed.ipynb"]
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from companion.cli import main; main()", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-p", "nope", "1"),
+        ("-p", "upper", "x"),
+        ("-p", "upper"),
+        ("-p", "upper", "1", "-p", "upper", "2"),
+        ("-p", "feasible", "[1, a"),
+    ],
+)
+def test_the_command_refuses_bad_parameters_in_one_line(tmp_path, words):
+    done = command("rerun", str(SPECIMEN), "--out", str(tmp_path / "out"), *words)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("companion: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_refuses_a_file_for_a_folder(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("x")
+    done = command("rerun", str(SPECIMEN), "--out", str(file))
+    assert (done.returncode, file.read_text()) == (2, "x")
+    assert "expected a folder" in done.stderr
+
+
+@pytest.mark.notebook
+def test_the_command_runs_a_chapter(tmp_path):
+    done = command("rerun", str(SPECIMEN), "-p", "upper", "0.25", "--no-html", "--json", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parameters"]["upper"] == 0.25
+    assert {path.name for path in tmp_path.iterdir()} == {"01-specimen.ipynb", "01-specimen.json"}
+
+
+@pytest.mark.notebook
+def test_plain_papermill_runs_a_chapter_as_documented(tmp_path):
+    out = tmp_path / "out.ipynb"
+    text = subprocess.run(
+        [sys.executable, "-m", "jupytext", "--to", "ipynb", "-o", "-", str(SPECIMEN)],
+        capture_output=True,
+        check=True,
+    ).stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "papermill", "-", str(out), "-p", "upper", "0.25", "--cwd", str(SPECIMEN.parent)],
+        input=text,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    node = nbformat.read(out, as_version=4)
+    outputs = [output for cell in node.cells for output in cell.get("outputs", [])]
+    html = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
+    assert "1 changed from the default" in html
+
+
+def test_the_fingerprint_covers_code_and_data(tmp_path, monkeypatch):
+    assert "published/figures.csv" in runs.data_hashes()
+    monkeypatch.setattr(companion, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(runs, "data_hashes", lambda: {"a.csv": "1"})
+    seen = set()
+    fingerprint = runs.fingerprint.__wrapped__
+    for text in ("x = 1", "x = 2"):
+        (tmp_path / "module.py").write_text(text)
+        seen |= {fingerprint(), fingerprint()}
+    monkeypatch.setattr(runs, "data_hashes", lambda: {"a.csv": "2"})
+    seen.add(fingerprint())
+    assert len(seen) == 3
