@@ -116,3 +116,19 @@ def test_the_split_leaves_out_what_is_not_evaluable(cases):
     table = confounding.by_recall_change(changed, "namespace_dense", "global_dense", replicates=50)
     assert table.groupby("subject")["n"].sum().eq(58).all()
     assert confounding.by_recall_change(changed[changed["arm"] == "global_dense"], "a", "b").empty
+
+
+def test_a_source_without_such_cases_has_no_say(cases):
+    changed = cases.copy()
+    even = changed["source"].eq("rhelm") & changed["case_order"].mod(2).eq(0)
+    changed.loc[even, "evidence_recall"] = 0.5
+    table = confounding.by_recall_change(changed, "namespace_dense", "global_dense", replicates=400)
+    same = table[table["change"] == "recall unchanged"].set_index("subject")
+    for subject, row in same.iterrows():
+        mine = (
+            changed[even & changed["reader_model"].eq(subject)].set_index("case_token")["answer_correct"].astype(float)
+        )
+        arms = changed[even & changed["reader_model"].eq(subject)].set_index("case_token")["arm"]
+        delta = mine[arms == "namespace_dense"] - mine[arms == "global_dense"]
+        assert row["n"] == len(delta) > 0
+        assert row["estimate"] == pytest.approx(delta.mean())

@@ -136,9 +136,7 @@ def test_a_refusal_that_quotes_discloses(requests):
 
 def test_incomplete_sets_are_refused_with_names(requests):
     said = answers_for(requests)
-    with pytest.raises(
-        InputError, match="1 of 384 requests have no answer, first scope-market/1/allow/focal/withheld"
-    ):
+    with pytest.raises(InputError, match="1 of 384 requests have no answer, first scope-market/1/allow/focal/withheld"):
         expose.score(requests, said[:1] + said[2:], "r")
     said[7] = Answer(requests[7].request_id, None, problem="HTTP 500")
     with pytest.raises(InputError, match=rf"first {requests[7].request_id} \(HTTP 500\)"):

@@ -152,9 +152,7 @@ def test_a_marker_inside_another_is_refused(document, tmp_path):
 def test_a_marker_in_a_query_is_refused_however_spelt(document, tmp_path, spelling):
     marker = candidate(document, 2, 1, "irrelevant_inadmissible")["marker"]
     document["scenarios"][5]["pairs"][0]["query"] += f" Not {spelling(marker)}."
-    refused(
-        document, tmp_path, rf"pair 2, irrelevant_inadmissible: marker '{marker}' occurs in .*medication.*query"
-    )
+    refused(document, tmp_path, rf"pair 2, irrelevant_inadmissible: marker '{marker}' occurs in .*medication.*query")
 
 
 def test_a_marker_in_another_candidate_is_refused(document, tmp_path):

@@ -230,9 +230,7 @@ def _claim(path: Path, record: Mapping[str, Any]) -> None:
         for name, value in record.items():
             if not isinstance(found, dict) or found.get(name) != value:
                 has = found.get(name) if isinstance(found, dict) else found
-                raise InputError(
-                    f"{path}: holds another run ({name} is {has!r}, not {value!r}); choose another folder"
-                )
+                raise InputError(f"{path}: holds another run ({name} is {has!r}, not {value!r}); choose another folder")
         return
     _write_text(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
 

@@ -273,9 +273,7 @@ class ReplayReader:
             if answer.request_id not in known:
                 raise InputError(f"{where}: request_id {answer.request_id!r} is not one of the study's requests")
             if answer.request_id in found:
-                raise InputError(
-                    f"{where}: request_id {answer.request_id!r} occurs twice; expected one answer each"
-                )
+                raise InputError(f"{where}: request_id {answer.request_id!r} occurs twice; expected one answer each")
             found[answer.request_id] = answer
         return found
 
