@@ -36,7 +36,7 @@ def rank(
     split: Annotated[str, typer.Option(help="Split to search; all takes every query.")] = "evaluation",
     freeze: Annotated[Path | None, typer.Option(help="Folder for the run as ids and numbers.")] = None,
     freeze_depth: Annotated[
-        int | None, typer.Option(help="Keep frozen routes to this depth, apart from the three plain ones.")
+        int | None, typer.Option(help="Keep frozen routes to this depth, apart from global and namespace dense.")
     ] = None,
     freeze_scores: Annotated[bool, typer.Option(help="Keep scores in the frozen run.")] = True,
     query_prompt: Annotated[str | None, typer.Option(help="Text before each query.")] = None,

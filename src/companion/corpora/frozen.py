@@ -25,7 +25,7 @@ from companion.retrieval.registry import base_arm
 from companion.tables import Records, atomic_path
 
 TABLES = ("memories", "queries", "labels", "rankings", "work")
-PLAIN = ("global_bm25", "global_dense", "namespace_dense")
+PLAIN = ("global_dense", "namespace_dense")
 """Arms whose routes a frozen run keeps to their full depth, for sweeps over depth."""
 AXES = ("scope", "policy", "lifecycle")
 _VERSIONS = ("numpy", "pandas", "pyarrow", "faiss-cpu", "bm25s", "sentence-transformers", "torch")
