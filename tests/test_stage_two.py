@@ -80,8 +80,10 @@ def test_measures_are_those_of_the_analysis_cases(study: stage_two.VerificationS
 def test_names_must_differ(world: Records) -> None:
     with pytest.raises(InputError, match="different names"):
         stage_two.verify(world, [Noisy(), Noisy()])
-    with pytest.raises(InputError, match="different names"):
-        stage_two.verify(world, [verifiers.KeepAll()])
+    taken = Noisy()
+    taken.name = "unfiltered"
+    with pytest.raises(InputError, match="none of them unfiltered"):
+        stage_two.verify(world, [taken])
     with pytest.raises(InputError, match="no rankings of global_bm25"):
         stage_two.verify(world, [Noisy()], arm="global_bm25")
 

@@ -59,9 +59,9 @@ class VerificationStudy:
         query_id, stratum, split.
     judged : dict of name to Judged
     per_case : DataFrame
-        Scored routes of the analysis cases: ``keep_all``, and each verifier at its threshold and untuned.
+        Scored routes of the analysis cases: ``unfiltered``, and each verifier at its threshold and untuned.
     effects : scoring.Summary
-        Their summary; contrasts are against ``keep_all``.
+        Their summary; contrasts are against ``unfiltered``.
     settings : dict
     """
 
@@ -149,8 +149,8 @@ def verify(
         Two verifiers of one name, no rankings of the arm, or what a verifier refuses.
     """
     names = [c.name for c in chosen]
-    if len(set(names)) != len(names) or verification.KEEP_ALL_ARM in names:
-        raise InputError(f"verifiers {', '.join(names)}: expected different names, none of them keep_all")
+    if len(set(names)) != len(names) or verification.UNFILTERED in names:
+        raise InputError(f"verifiers {', '.join(names)}: expected different names, none of them unfiltered")
     cases, table = judged_candidates(records, arm=arm, top_k=top_k)
     judged = {c.name: _judge(c, table, thresholds, false_denial_limit) for c in chosen}
     analysis = table[table["split"] == "analysis"].reset_index(drop=True)

@@ -14,16 +14,16 @@ from companion.verification.curves import (
     select,
 )
 from companion.verification.measures import MEASURES, RATES, calibration_error, dropped, measure, rate_intervals
-from companion.verification.routes import KEEP_ALL_ARM, curve_routes, filter_route, route_effects, score_filtered
+from companion.verification.routes import UNFILTERED, curve_routes, filter_route, route_effects, score_filtered
 
 __all__ = [
     "CONTROLLED",
     "FALSE_DENIAL_LIMIT",
     "KEEP_ALL",
-    "KEEP_ALL_ARM",
     "MEASURES",
     "RATES",
     "THRESHOLDS",
+    "UNFILTERED",
     "bar",
     "calibration_error",
     "candidates",

@@ -14,7 +14,7 @@ from companion.errors import InputError
 from companion.tables import Records
 from companion.verification.measures import dropped
 
-KEEP_ALL_ARM = "keep_all"
+UNFILTERED = "unfiltered"
 
 
 def filter_route(candidates: pd.DataFrame, drop: NDArray[np.bool_], arm: str) -> pd.DataFrame:
@@ -65,17 +65,17 @@ def score_filtered(
     Returns
     -------
     DataFrame
-        What ``score_routes`` gives, with arm ``keep_all`` first.
+        What ``score_routes`` gives, with arm ``unfiltered`` first.
 
     Raises
     ------
     InputError
-        A filter called ``keep_all``.
+        A filter called ``unfiltered``.
     """
-    if KEEP_ALL_ARM in drops:
-        raise InputError(f"filter {KEEP_ALL_ARM!r}: the name is taken by the route that keeps everything")
+    if UNFILTERED in drops:
+        raise InputError(f"filter {UNFILTERED!r}: the name is taken by the route that keeps everything")
     nothing = np.zeros(len(candidates), dtype=bool)
-    every = {KEEP_ALL_ARM: nothing, **drops}
+    every = {UNFILTERED: nothing, **drops}
     rankings = pd.concat([filter_route(candidates, d, name) for name, d in every.items()], ignore_index=True)
     cases = records.queries[records.queries["query_id"].isin(candidates["query_id"])].reset_index(drop=True)
     labels = records.labels[records.labels["query_id"].isin(cases["query_id"])].reset_index(drop=True)
@@ -87,7 +87,7 @@ def score_filtered(
 
 def _empty(scored: pd.DataFrame, arm: str, cost: float) -> pd.DataFrame:
     """Rows of a filter that leaves nothing of any route: no recall, nowhere feasible, the full cost."""
-    rows = scored[scored["arm"] == KEEP_ALL_ARM].assign(arm=arm)
+    rows = scored[scored["arm"] == UNFILTERED].assign(arm=arm)
     evaluable = rows["anchors"] > 0
     values = {"evidence_recall": 0.0, "loss": cost, "infeasibility_component": cost, "prefix_component": 0.0}
     for name, value in values.items():
@@ -117,7 +117,7 @@ def route_effects(
     Returns
     -------
     scoring.Summary
-        Sources are the strata; ``contrasts`` are against ``keep_all``.
+        Sources are the strata; ``contrasts`` are against ``unfiltered``.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def route_effects(
     if per_case["stratum"].isna().any():
         raise InputError("route effects: a case has no stratum; expected one for every case")
     rows = per_case.assign(source=per_case["stratum"])
-    return scoring.summarise(rows, reference=KEEP_ALL_ARM, replicates=replicates, confidence=confidence, seed=seed)
+    return scoring.summarise(rows, reference=UNFILTERED, replicates=replicates, confidence=confidence, seed=seed)
 
 
 def curve_routes(
