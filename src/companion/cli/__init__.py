@@ -19,7 +19,21 @@ app = typer.Typer(
 )
 
 # Each module defines register(app). A new group of commands joins by adding its name here.
-_GROUPS = ("corpora", "fetch", "rank", "score", "trace", "exposure", "expose", "reproduce", "runs", "sweep")
+_GROUPS = (
+    "corpora",
+    "fetch",
+    "rank",
+    "score",
+    "trace",
+    "exposure",
+    "expose",
+    "reproduce",
+    "runs",
+    "sweep",
+    "scale",
+    "validate",
+    "audit",
+)
 
 for _group in _GROUPS:
     importlib.import_module(f"companion.cli.{_group}").register(app)

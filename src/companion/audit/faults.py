@@ -1,0 +1,545 @@
+"""Everything that is wrong with a folder of tables, row by row, with a fix for each.
+
+`companion.tables.validate` stops at the first fault; the owner of a log with a thousand bad rows wants all thousand.
+A file that cannot be parsed is read line by line, so that its good rows are still examined.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from companion.errors import InputError
+from companion.tables import EXTENSIONS, TABLES, Column, Origin, Problem, Rule, find_problems, format_of, read_raw
+from companion.tables.problems import show
+from companion.tables.schema import EXPECTED, ONE_SOURCE, missing_column
+from companion.tables.values import Parsed, parse_boolean, parse_number, parse_text, parse_whole, settle
+
+REQUIRED = ("memories", "queries", "labels")
+OPTIONAL = ("rankings", "work", "ledger")
+
+UNKNOWN_MEMORY = "unknown_memory_id"
+NO_GROUP = "group_given"
+
+_PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
+    "text": parse_text,
+    "boolean": parse_boolean,
+    "whole": parse_whole,
+    "score": parse_number,
+    "number": parse_number,
+}
+# Rules that compare rows with each other on a column that may hold unreadable cells: without those cells they
+# would complain of rows that are right.
+_NEEDS_EVERY_CELL = {"consistent_label", "no_gap_in_ranks"}
+_BORROWED = {
+    "labels": {"query_id": "queries", "memory_id": "memories"},
+    "rankings": {"query_id": "queries", "memory_id": "memories"},
+    "work": {"query_id": "queries"},
+    "ledger": {"query_id": "queries", "memory_id": "memories"},
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong in one row of one table, or with a table as a whole.
+
+    Attributes
+    ----------
+    table : str
+        Name of the table.
+    code : str
+        The rule that is broken, or ``cell``, ``line``, ``file``, ``header``, ``unknown_query_id``,
+        ``unknown_memory_id``, ``population``.
+    problem : Problem
+        Where, what, what was expected, and a fix.
+    """
+
+    table: str
+    code: str
+    problem: Problem
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the records cannot be scored before this is put right."""
+        return self.problem.level == "error"
+
+
+class FaultsError(InputError):
+    """Records that cannot be audited, with every fault that was found.
+
+    Attributes
+    ----------
+    faults : list of Fault
+    """
+
+    def __init__(self, message: str, faults: Sequence[Fault]) -> None:
+        super().__init__(message)
+        self.faults = list(faults)
+
+
+@dataclass
+class Folder:
+    """The tables of a folder as far as they could be read.
+
+    Attributes
+    ----------
+    path : Path
+    frames : dict of str to DataFrame
+        Raw tables, unreadable lines left out.
+    origins : dict of str to Origin
+        Where each came from.
+    faults : list of Fault
+        In the order of tables and rows; errors and warnings.
+    """
+
+    path: Path
+    frames: dict[str, pd.DataFrame] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[Fault]:
+        """The faults that are not mere warnings."""
+        return [fault for fault in self.faults if fault.is_error]
+
+
+def examine_folder(path: str | Path, required: Sequence[str] = REQUIRED) -> Folder:
+    """Read every table of a folder and list everything that is wrong with it.
+
+    Parameters
+    ----------
+    path : path-like
+        A folder with ``memories``, ``queries``, ``labels`` and perhaps ``rankings``, ``work``, ``ledger``, each as
+        .parquet, .csv, .jsonl or .ndjson.
+    required : sequence of str
+        Tables whose absence is a fault.
+
+    Returns
+    -------
+    Folder
+
+    Raises
+    ------
+    InputError
+        If the folder does not exist. All else is listed, not raised.
+    """
+    folder = Folder(Path(path))
+    if not folder.path.is_dir():
+        found = "is not a folder" if folder.path.exists() else "does not exist"
+        raise InputError(f"{folder.path}: {found}; expected a folder of tables")
+    canonical: dict[str, pd.DataFrame] = {}
+    for name in (*REQUIRED, *OPTIONAL):
+        file = _file_of(folder, name, name in required)
+        if file is not None:
+            _read(folder, name, file)
+        if name in folder.frames:
+            canonical[name], faults = examine_rows(folder.frames[name], name, folder.origins[name])
+            folder.faults += faults
+    folder.faults += _across(canonical, folder.origins)
+    folder.faults += _strangers(folder.path, set(folder.frames))
+    return folder
+
+
+def examine_rows(frame: pd.DataFrame, name: str, origin: Origin) -> tuple[pd.DataFrame, list[Fault]]:
+    """List the faults of one table row by row.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        As read.
+    name : str
+        A key of ``companion.tables.TABLES``.
+    origin : Origin
+        What messages call it.
+
+    Returns
+    -------
+    canonical : DataFrame
+        Columns that exist, unreadable cells missing.
+    faults : list of Fault
+        Faults of the whole table first, then by column and row.
+    """
+    whole = [Fault(name, "header", problem) for problem in find_problems(frame, name, origin) if problem.row is None]
+    if not frame.columns.is_unique:
+        return pd.DataFrame(), whole
+    frame = frame.reset_index(drop=True)
+    canonical, bad, cells = _cells(frame, name, origin)
+    faults = [*whole, *cells]
+    for rule in TABLES[name].rules:
+        faults += _broken(rule, canonical, bad, name, origin)
+    return canonical, faults
+
+
+def listing(faults: Iterable[Fault]) -> pd.DataFrame:
+    """Put faults into a table.
+
+    Parameters
+    ----------
+    faults : iterable of Fault
+
+    Returns
+    -------
+    DataFrame
+        ``level``, ``table``, ``file``, ``row``, ``line`` (Int64), ``column``, ``what``, ``expected``, ``fix``.
+    """
+    rows = [
+        {
+            "level": fault.problem.level,
+            "table": fault.table,
+            "file": Path(fault.problem.origin).name,
+            "row": fault.problem.row,
+            "line": fault.problem.line,
+            "column": fault.problem.column,
+            "what": fault.problem.what,
+            "expected": fault.problem.expected,
+            "fix": fault.problem.fix,
+        }
+        for fault in faults
+    ]
+    columns = ["level", "table", "file", "row", "line", "column", "what", "expected", "fix"]
+    return pd.DataFrame(rows, columns=columns).astype({"row": "Int64", "line": "Int64"})
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def _file_of(folder: Folder, name: str, required: bool) -> Path | None:
+    found = [folder.path / (name + suffix) for suffix in EXTENSIONS if (folder.path / (name + suffix)).is_file()]
+    names = ", ".join(name + suffix for suffix in EXTENSIONS)
+    label = str(folder.path)
+    if len(found) > 1:
+        problem = Problem(
+            label,
+            f"{' and '.join(path.name for path in found)} are both there",
+            "one file for each table",
+            "keep the one that is right and move the others away",
+        )
+        folder.faults.append(Fault(name, "file", problem))
+    if not found and required:
+        problem = Problem(
+            label,
+            f"table {name} is missing",
+            f"one of {names}",
+            f"write the table {name}; see the README for its columns",
+        )
+        folder.faults.append(Fault(name, "file", problem))
+    return found[0] if found else None
+
+
+def _read(folder: Folder, name: str, file: Path) -> None:
+    """Read one file; where that fails, read its lines one by one and list those that cannot be read."""
+    try:
+        frame, origin = read_raw(file)
+    except InputError as error:
+        scan = {"csv": _scan_csv, "jsonl": _scan_jsonl}.get(format_of(file))
+        scanned = None if scan is None or not file.stat().st_size else scan(file)
+        if scanned is None:
+            what, _, expected = str(error).removeprefix(f"{file}: ").partition("; expected ")
+            problem = Problem(str(file), what, expected or "a table", "repair the file, or write it again")
+            folder.faults.append(Fault(name, "file", problem))
+            return
+        frame, lines, problems = scanned
+        folder.faults += [Fault(name, "line", problem) for problem in problems]
+        origin = Origin(str(file), lambda row: lines[row])
+    if frame.shape == (0, 0):
+        frame = pd.DataFrame(columns=list(TABLES[name].required), dtype=object)
+    folder.frames[name] = frame
+    folder.origins[name] = _with_quick_lines(origin, file)
+
+
+_Scan = tuple[pd.DataFrame, list[int], list[Problem]]
+
+
+def _scan_jsonl(file: Path) -> _Scan:
+    records: list[dict[str, Any]] = []
+    lines: list[int] = []
+    problems: list[Problem] = []
+    for number, text in _lines(file, problems):
+        try:
+            record = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+            if not isinstance(record, dict):
+                raise ValueError(f"{show(record)} is not a JSON object")
+        except (ValueError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+            problems.append(
+                Problem(
+                    str(file),
+                    f"the line cannot be read: {reason}",
+                    "one JSON object a line",
+                    "write the row again as one JSON object on one line, every name once, numbers finite",
+                    line=number,
+                    row=len(records) + len(problems) + 1,
+                    value=text,
+                )
+            )
+            continue
+        records.append(record)
+        lines.append(number)
+    names = list(dict.fromkeys(key for record in records for key in record))
+    columns = {name: pd.Series([record.get(name) for record in records], dtype=object) for name in names}
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(records))), lines, problems
+
+
+def _scan_csv(file: Path) -> _Scan:
+    problems: list[Problem] = []
+    kept = list(_lines(file, problems))
+    rows = _csv_rows([text for _, text in kept], [number for number, _ in kept], file, problems)
+    header = next(rows, None)
+    if header is None:
+        return pd.DataFrame(), [], problems
+    good, lines = [], []
+    for row, (line, fields) in enumerate(rows, start=1):
+        if len(fields) == len(header[1]):
+            good.append(fields)
+            lines.append(line)
+        elif fields:
+            problems.append(
+                Problem(
+                    str(file),
+                    f"the row has {len(fields)} fields",
+                    f"{len(header[1])} fields, as the header",
+                    "quote fields that hold commas, quotes or line breaks; leave unknown fields empty",
+                    row=row,
+                    line=line,
+                )
+            )
+    frame = pd.DataFrame(good, columns=pd.RangeIndex(len(header[1])), dtype="str")
+    frame.columns = pd.Index(header[1], dtype=object)
+    return frame, lines, problems
+
+
+def _lines(file: Path, problems: list[Problem]) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are UTF-8 text, numbered from 1; note the others."""
+    raw = file.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            problems.append(
+                Problem(
+                    str(file),
+                    f"byte {error.start + 1} of the line (0x{line[error.start]:02x}) is not UTF-8 text",
+                    "UTF-8",
+                    "save the file as UTF-8, or take the damaged bytes out",
+                    line=number,
+                )
+            )
+            continue
+        if text.strip():
+            yield number, text
+
+
+def _csv_rows(
+    texts: list[str], numbers: list[int], file: Path, problems: list[Problem]
+) -> Iterator[tuple[int, list[str]]]:
+    limit = csv.field_size_limit(2**31 - 1)
+    reader = csv.reader((text + "\n" for text in texts), strict=True)
+    start = 0
+    try:
+        for fields in reader:
+            yield numbers[start], fields
+            start = reader.line_num
+    except csv.Error as error:
+        problems.append(
+            Problem(
+                str(file),
+                f"the row cannot be read ({error}); nothing after it was examined",
+                "balanced quotes",
+                "close the quote, and double a quote that belongs to the text",
+                line=numbers[min(start, len(numbers) - 1)],
+            )
+        )
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not a JSON value")
+
+
+def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(items)
+    if len(found) < len(items):
+        names = [name for name, _ in items]
+        raise ValueError(f"the name {show(next(n for n in names if names.count(n) > 1))} appears more than once")
+    return found
+
+
+def _with_quick_lines(origin: Origin, file: Path) -> Origin:
+    """Make a look-up that numbers the lines of a CSV file once, and not again for every row asked."""
+    if format_of(file) != "csv" or origin.line_of is None:
+        return origin
+    numbers: list[int] = []
+
+    def line(row: int) -> int | None:
+        if not numbers:
+            limit = csv.field_size_limit(2**31 - 1)
+            try:
+                reader = csv.reader(io.StringIO(file.read_bytes().removeprefix(b"\xef\xbb\xbf").decode(), newline=""))
+                last = 0
+                for fields in reader:
+                    if fields:
+                        numbers.append(last + 1)
+                    last = reader.line_num
+            except (csv.Error, UnicodeDecodeError):
+                numbers.extend([0])
+            finally:
+                csv.field_size_limit(limit)
+        return numbers[row + 1] if row + 1 < len(numbers) else origin.line(row)
+
+    return replace(origin, line_of=line)
+
+
+def _strangers(path: Path, known: set[str]) -> list[Fault]:
+    """Warn of files that look like a table with another name."""
+    faults = []
+    for file in sorted(path.iterdir()):
+        if file.suffix.lower() not in EXTENSIONS or file.stem in (*REQUIRED, *OPTIONAL):
+            continue
+        near = get_close_matches(
+            file.stem.lower(), [name for name in (*REQUIRED, *OPTIONAL) if name not in known], 1, 0.7
+        )
+        if near:
+            problem = Problem(
+                str(file),
+                f"the file is not used; its name looks like {near[0]}",
+                f"{near[0]}{file.suffix}, or a name that is not so close",
+                f"rename it to {near[0]}{file.suffix} if that is what it holds",
+                level="warning",
+            )
+            faults.append(Fault(near[0], "file", problem))
+    return faults
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+
+def _cells(frame: pd.DataFrame, name: str, origin: Origin) -> tuple[pd.DataFrame, dict[str, np.ndarray], list[Fault]]:
+    """Read every column that the table knows; unreadable cells become missing and are listed."""
+    table: dict[str, pd.Series] = {}
+    unreadable: dict[str, np.ndarray] = {}
+    faults: list[Fault] = []
+    for column in TABLES[name].columns:
+        if column.name not in frame:
+            if column.add and not column.required:
+                table[column.name] = missing_column(column, len(frame))
+            continue
+        values, bad = _PARSERS[column.kind](settle(frame[column.name]))
+        if column.kind == "whole":
+            bad = bad | values.isna().to_numpy()
+        if bad.any():
+            unreadable[column.name] = bad
+            faults += [_cell(frame[column.name], column, int(row), name, origin) for row in np.flatnonzero(bad)]
+            if column.kind == "whole":
+                continue  # there is no missing whole number to put in its place
+            values = values.mask(pd.Series(bad, index=values.index))
+        table[column.name] = values.astype(pd.api.types.pandas_dtype(column.dtype))
+    if "group" in table and "namespace" in table:
+        table["group"] = table["group"].fillna(table["namespace"])
+    if "source" in table and table["source"].isna().all():
+        table["source"] = table["source"].fillna(ONE_SOURCE)
+    return pd.DataFrame(table, index=frame.index), unreadable, faults
+
+
+def _cell(given: pd.Series, column: Column, row: int, name: str, origin: Origin) -> Fault:
+    value = given.iloc[row]
+    expected = EXPECTED[column.kind]
+    problem = Problem(
+        origin.label,
+        f"{show(value)} is not {'text' if column.kind == 'text' else 'accepted'}",
+        expected,
+        f"write {expected} in {column.name}",
+        column.name,
+        row + 1,
+        origin.line(row),
+        value,
+    )
+    return Fault(name, "cell", problem)
+
+
+def _broken(
+    rule: Rule, table: pd.DataFrame, unreadable: dict[str, np.ndarray], name: str, origin: Origin
+) -> list[Fault]:
+    if any(column not in table for column in rule.columns) or (unreadable and rule.name in _NEEDS_EVERY_CELL):
+        return []
+    mask = np.asarray(rule.broken(table), dtype=bool)
+    for column in rule.columns:
+        if column in unreadable:  # listed already, as a cell
+            mask = mask & ~unreadable[column]
+    column = rule.columns[-1]
+    return [
+        Fault(
+            name,
+            rule.name,
+            Problem(
+                origin.label,
+                rule.what(table, row),
+                rule.expected,
+                rule.fix,
+                column,
+                row + 1,
+                origin.line(row),
+                table[column].iloc[row],
+                level=rule.level,
+            ),
+        )
+        for row in map(int, np.flatnonzero(mask))
+    ]
+
+
+def _across(tables: dict[str, pd.DataFrame], origins: dict[str, Origin]) -> list[Fault]:
+    faults: list[Fault] = []
+    for name, borrowed in _BORROWED.items():
+        for column, lender in borrowed.items():
+            if name in tables and lender in tables and column in tables[name] and column in tables[lender]:
+                faults += _unknown(tables[name][column], name, origins[name], tables[lender][column], origins[lender])
+    return faults + _populations(tables, origins)
+
+
+def _unknown(ids: pd.Series, name: str, origin: Origin, known: pd.Series, lender: Origin) -> list[Fault]:
+    column = str(ids.name)
+    return [
+        Fault(
+            name,
+            f"unknown_{column}",
+            Problem(
+                origin.label,
+                f"{show(ids.iloc[row])} is unknown",
+                f"a {column} listed in {Path(lender.label).name}",
+                f"add the missing {column} to {Path(lender.label).name}, or remove the rows that name it",
+                column,
+                row + 1,
+                origin.line(row),
+                ids.iloc[row],
+            ),
+        )
+        for row in map(int, np.flatnonzero((ids.notna() & ~ids.isin(known)).to_numpy()))
+    ]
+
+
+def _populations(tables: dict[str, pd.DataFrame], origins: dict[str, Origin]) -> list[Fault]:
+    stated: dict[str, str] = {}
+    for name, table in tables.items():
+        for population in table["population"].dropna().unique() if "population" in table else ():
+            stated.setdefault(str(population), name)
+    if len(stated) < 2:
+        return []
+    (first, place), (second, other) = list(stated.items())[:2]
+    problem = Problem(
+        origins[other].label,
+        f"population {show(second)} is mixed with {show(first)} of {place}",
+        "one population in a set of records",
+        "populations are never pooled: keep each one in a folder of its own",
+        "population",
+        value=second,
+    )
+    return [Fault(other, "population", problem)]

@@ -1,0 +1,99 @@
+"""``companion validate``: everything that is wrong with a folder of tables, at once, with a fix for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from companion.cli._common import JSON_OPTION, print_json, records
+from companion.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from companion.audit.faults import Fault
+
+_HELP = """Check a folder of tables and list everything that is wrong, row by row, with a fix for each fault.
+
+The folder holds memories, queries and labels, and perhaps rankings, work and ledger, each as .parquet, .csv, .jsonl or
+.ndjson. Exit code 0: the records can be scored (warnings may be listed). Exit code 2: they cannot.
+
+Example: `companion validate data/demo`
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command("validate", help=_HELP)(validate)
+
+
+def validate(
+    folder: Annotated[Path, typer.Argument(help="Folder with the tables.")],
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Examine the folder, print its faults, and refuse it if there is an error among them."""
+    from companion.audit.faults import examine_folder, listing
+
+    found = examine_folder(folder)
+    if as_json:
+        print_json(
+            {
+                "folder": str(folder),
+                "tables": {name: len(frame) for name, frame in found.frames.items()},
+                "errors": len(found.errors),
+                "warnings": len(found.faults) - len(found.errors),
+                "faults": records(listing(found.faults)),
+            }
+        )
+    else:
+        rows = ", ".join(f"{name} {len(frame):,}" for name, frame in found.frames.items())
+        print_faults(found.faults)
+        typer.echo(f"Rows read: {rows or 'none'}.")
+    if found.errors:
+        raise InputError(refusal(folder, found.errors))
+    if not as_json:
+        typer.echo("These records can be scored." if found.faults else "Nothing is wrong: these records can be scored.")
+
+
+def print_faults(faults: Sequence[Fault]) -> None:
+    """Print every fault on a line of its own, grouped under its file and followed by its fix.
+
+    Parameters
+    ----------
+    faults : sequence of Fault
+    """
+    groups: dict[tuple[str, str, str], list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault((fault.problem.origin, fault.problem.level, fault.problem.fix), []).append(fault)
+    for (origin, level, fix), members in groups.items():
+        number = f"{len(members):,} {level}{'s' if len(members) > 1 else ''}"
+        typer.echo(_printable(f"{origin}: {number}"))
+        for fault in members:
+            problem = fault.problem
+            place = problem.where.removeprefix(origin).lstrip(", ")
+            typer.echo(_printable(f"  {place + ': ' if place else ''}{problem.what}; expected {problem.expected}"))
+        typer.echo(_printable(f"  fix: {fix}\n"))
+
+
+def refusal(folder: Path, errors: Sequence[Fault]) -> str:
+    """Return the one line that ends a command which lists faults.
+
+    Parameters
+    ----------
+    folder : Path
+    errors : sequence of Fault
+
+    Returns
+    -------
+    str
+    """
+    tables = ", ".join(dict.fromkeys(fault.table for fault in errors))
+    return f"{folder}: {len(errors):,} {'faults' if len(errors) > 1 else 'fault'} in {tables}, listed above"
+
+
+def _printable(text: str) -> str:
+    """Escape what would steer a terminal; a final line feed stays."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text.rstrip("\n"))
+    return shown + "\n" * (len(text) - len(text.rstrip("\n")))
