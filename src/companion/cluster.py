@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,7 +74,13 @@ def local_cluster(workers: int) -> Iterator[Any]:
     except ImportError as error:
         raise InputError(_MISSING) from error
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,  # a worker that dies and is replaced is nothing to read about
+        ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client

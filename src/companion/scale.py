@@ -48,6 +48,10 @@ _ATTRIBUTES = ("source", "group", "stratum")
 _OPEN_ROWS = 2_000_000  # rows held back over all parts while row groups fill up
 
 
+class PartLostError(RuntimeError):
+    """A cluster gave up a part, for instance because every worker that scored it died."""
+
+
 @dataclass(frozen=True)
 class _Options:
     """How parts are scored; the same for all."""
@@ -236,6 +240,8 @@ def score_partitions(
     InputError
         As from ``score_routes`` and ``Records.check`` (the message names the part), if the folder is not laid out as
         described above, or if the rows of one query lie in several parts.
+    PartLostError
+        If every worker that tried to score a part died.
 
     Notes
     -----
@@ -343,12 +349,16 @@ def _on_client(
     client: Any, folder: Path, parts: Sequence[str], options: _Options
 ) -> Iterator[tuple[str, tuple[pd.DataFrame, str]]]:
     """Fetch each result as soon as it is there: what has been fetched cannot be lost with a worker."""
-    from distributed import as_completed
+    from distributed import KilledWorker, as_completed
 
     futures = {client.submit(_score_part, str(folder), part, options, pure=False): part for part in parts}
-    for future in as_completed(list(futures)):
-        yield futures[future], future.result()
+    for future in as_completed(list(futures), loop=client.loop):
+        try:
+            result = future.result()
+        except KilledWorker as error:
+            raise PartLostError(f"part {futures[future]}: {' '.join(str(error).split())}") from error
         future.release()
+        yield futures[future], result
 
 
 def _dataset(folder: Path, name: str, part: str) -> ds.Dataset:

@@ -644,7 +644,7 @@ def _on_cluster(tasks: Sequence[_Task], address: str, say: Say) -> Generator[tup
         from distributed import as_completed
 
         futures = {client.submit(_perform, task, pure=False): task.name for task in tasks}
-        for future in as_completed(list(futures)):
+        for future in as_completed(list(futures), loop=client.loop):
             if future.status == "finished":
                 yield futures[future], future.result()
             else:
