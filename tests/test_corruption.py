@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -251,3 +252,12 @@ def test_several_arms_or_no_anchors_are_refused(world: tuple[Records, pd.DataFra
     bare = replace(records, labels=records.labels.assign(relevant=pd.NA).astype({"relevant": "boolean"}))
     with pytest.raises(InputError, match="anchor"):
         Pool.from_rankings(bare, rankings)
+
+
+def test_the_whole_study_is_fast_enough_to_run_in_the_page() -> None:
+    """Ten seeds, eight rates and eleven channels on a pool the size of the demo corpus: minutes are allowed."""
+    wide = Pool.from_rankings(*made_up(1, namespaces=12, per_namespace=54, queries=180))
+    start = time.perf_counter()
+    cells = study(wide).per_seed
+    assert len(cells) == 10 * 8 * 11
+    assert time.perf_counter() - start < 120
