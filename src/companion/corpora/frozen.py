@@ -223,6 +223,30 @@ def frozen_meta(name: str) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def frozen_work(name: str) -> pd.DataFrame:
+    """Read the work of a frozen run with what the contract's table has no room for.
+
+    Parameters
+    ----------
+    name : str
+        Folder in ``data/frozen``.
+
+    Returns
+    -------
+    DataFrame
+        arm, query_id, candidates_scored (int64), passed_unresolved (Int64; filters), fell_back (boolean) and
+        centroids_scored (Int64; both routers): as `companion.retrieval.rank` returns it.
+
+    Raises
+    ------
+    InputError
+        When there is no such run.
+    """
+    frozen_meta(name)
+    work = pd.read_parquet(_folder(name) / "work.parquet")
+    return work.astype({"passed_unresolved": "Int64", "fell_back": "boolean", "centroids_scored": "Int64"})
+
+
 def frozen() -> list[str]:
     """Names of the frozen runs that the project holds.
 

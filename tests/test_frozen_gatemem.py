@@ -1,0 +1,78 @@
+"""The frozen GateMem run: what must hold of it without the corpus, and its agreement with the corpus where it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from companion import scoring
+from companion.corpora import get, load
+from companion.corpora.frozen import TABLES, frozen_meta, frozen_work, load_frozen
+from companion.paths import data_dir
+from companion.retrieval import Encoder, base_arm, known_arms, rank
+from companion.retrieval.checks import namespace_never_worse
+
+here = pytest.mark.skipif(
+    not get("gatemem").is_present(), reason="corpus gatemem is not here; COMPANION_CORPORA names where corpora live"
+)
+
+
+@pytest.fixture(scope="module")
+def records():
+    return load_frozen("gatemem")
+
+
+def test_counts_sizes_and_arms(records):
+    assert (len(records.memories), len(records.queries)) == (20_293, 2_218)
+    assert set(frozen_meta("gatemem")["arms"]) == set(known_arms())
+    sizes = [(data_dir() / "frozen" / "gatemem" / f"{name}.parquet").stat().st_size for name in TABLES]
+    assert max(sizes) < 5_000_000
+    assert records.memories["text"].isna().all()
+    assert records.queries["text"].isna().all()
+
+
+def test_all_utility_checkpoints_and_no_others_have_anchors(records):
+    scores = scoring.score_routes(load_frozen("gatemem", arms=["namespace_dense"]), top_k=20)
+    evaluable = scores.loc[scores["evidence_recall"].notna(), "query_id"]
+    assert len(evaluable) == 728
+    kinds = records.queries.set_index("query_id").loc[evaluable, "stratum"]
+    assert kinds.str.contains("utility").all()
+
+
+def test_no_anchor_is_ranked_worse_within_its_namespace(records):
+    assert namespace_never_worse(records.rankings, records.labels).empty
+
+
+def test_namespace_arms_keep_their_scope_and_post_filters_rise_with_depth(records):
+    arms = [f"global_post_filter_{depth}" for depth in (20, 100, 500)] + ["namespace_dense", "cluster_router"]
+    scores = scoring.score_routes(load_frozen("gatemem", arms=arms), top_k=20)
+    assert (scores["wrong_scope"].dropna() == 0).all()
+    recall = scores.groupby("arm")["evidence_recall"].mean()[arms[:4]].tolist()
+    assert recall == sorted(recall)
+
+
+def test_filters_and_routers_report_what_they_left_undecided():
+    work = frozen_work("gatemem")
+    means = work.assign(arm=work["arm"].map(base_arm)).groupby("arm").mean(numeric_only=True)
+    assert means["passed_unresolved"]["policy_only"] > 100  # almost nothing of an episode is settled
+    assert pd.isna(means["passed_unresolved"]["namespace_dense"])
+    assert 0 < means["fell_back"]["threshold_router"] < 1
+    assert means["fell_back"]["cluster_router"] == 0
+
+
+@here
+@pytest.mark.slow
+def test_a_part_is_remade():
+    """One short episode from texts to ranks, BM25 of a few checkpoints over everything."""
+    whole = load("gatemem")
+    small = whole.memories["namespace"].value_counts().idxmin()
+    mine = whole.queries[whole.queries["namespace"] == small].reset_index(drop=True)
+    memories = whole.memories[whole.memories["namespace"] == small].reset_index(drop=True)
+    dense, _ = rank(replace(whole, memories=memories, queries=mine), ["namespace_dense"], 100, Encoder(threads=1))
+    lexical, _ = rank(replace(whole, queries=mine), ["global_bm25"], 20)
+    kept = load_frozen("gatemem", arms=["namespace_dense", "global_bm25"]).rankings
+    for rankings in (dense, lexical):
+        both = rankings.merge(kept, on=["arm", "query_id", "rank"], how="left")
+        assert (both["memory_id_x"] == both["memory_id_y"]).mean() > 0.99
