@@ -226,18 +226,18 @@ def test_a_perfect_verifier_reaches_the_metadata_reference(
 def test_selection_prefers_detection_then_anchors_then_keeping() -> None:
     curve = pd.DataFrame(
         {
-            "threshold": [0.1, 0.5, 0.6, 0.9, 1.0],
-            "violation_recall": [0.9, 0.4, 0.4, 0.4, 0.0],
-            "required_anchor_false_denial": [0.2, 0.01, 0.005, 0.005, 0.0],
+            "threshold": [0.1, 0.5, 0.6, 0.7, 0.9, 1.0],
+            "violation_recall": [0.9, 0.4, 0.4, 0.4, 0.4, 0.0],
+            "required_anchor_false_denial": [0.2, 0.01, 0.005, 0.005, 0.008, 0.0],
         }
     )
     best = v.select(curve)
-    assert best is not None and best["threshold"] == 0.9
+    assert best is not None and best["threshold"] == 0.7
     assert v.select(curve.iloc[:1]) is None
     with pytest.raises(InputError):
         v.select(curve, limit=2)
     with pytest.raises(InputError, match="2 verifiers"):
-        v.select(curve.assign(verifier=list("aabbb")))
+        v.select(curve.assign(verifier=list("aabbbb")))
 
 
 def test_published_curves_fail_the_bar() -> None:
