@@ -597,9 +597,7 @@ def _client(settings: ChatSettings, key: str) -> Any:
         raise InputError(
             "the openai client is missing; install the extra: pip install 'admissibility-companion[llm]'"
         ) from None
-    return openai.OpenAI(
-        api_key=key, base_url=settings.address, timeout=settings.timeout, max_retries=settings.retries
-    )
+    return openai.OpenAI(api_key=key, base_url=settings.address, timeout=settings.timeout, max_retries=settings.retries)
 
 
 def _scrubber(key: str) -> Callable[[str], str]:
