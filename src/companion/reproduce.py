@@ -33,7 +33,11 @@ _NOTES: dict[str, tuple[str, str]] = {
     "C9-source": ("needs-data", "needs MemOps and the paper's encoder for equal levels: companion fetch memops"),
     "C5": ("needs-data", _NEEDS_MEMOPS),
     "C10": ("needs-data", _NEEDS_MEMOPS),
-    "C10-corruption": ("needs-data", _NEEDS_MEMOPS),
+    "C10-corruption": (
+        "quoted",
+        "the published curve has one rate of this channel only, so its bracket cannot be derived from it; "
+        "with MemOps it could be computed: companion fetch memops",
+    ),
     "C11": ("quoted", "the models' answers on the 72 analysis cases are not in the released figures"),
     "C11-controlled": (
         "quoted",

@@ -24,6 +24,7 @@ _GROUPS = (
     "fetch",
     "rank",
     "score",
+    "verify",
     "trace",
     "exposure",
     "expose",
@@ -33,6 +34,7 @@ _GROUPS = (
     "scale",
     "validate",
     "audit",
+    "importing",
 )
 
 for _group in _GROUPS:
