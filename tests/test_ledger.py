@@ -363,6 +363,14 @@ def test_flow_narrows_and_leaves_out_steps_that_were_not_recorded():
         ledgers.flow(records, book, "colour")
 
 
+def test_stored_counts_on_rhelm_are_the_published_numbers_of_visible_candidates():
+    frozen = pytest.importorskip("companion.corpora.frozen")
+    counts = ledgers.stored_counts(frozen.load_frozen("rhelm"))
+    assert len(counts) == 523
+    assert counts.sum(axis=1).mean() == 5099.403441682601
+    assert counts["unresolved"].sum() == 0
+
+
 # --- trace ----
 
 
