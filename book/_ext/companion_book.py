@@ -6,6 +6,7 @@ packages, so that the site asks no other host for anything and works when opened
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,11 @@ def write_assets(app: Sphinx) -> None:
         return
     static = Path(app.outdir) / "_static"
     static.mkdir(parents=True, exist_ok=True)
+    # MyST-NB writes its style sheet when a build ends, so only a second build would know its checksum.
+    late = [name for name, _ in app.registry.css_files if name.startswith("mystnb.")]
+    notebook_style = (resources.files("myst_nb.static") / "mystnb.css").read_bytes()
     for name, content in (
+        *((name, notebook_style) for name in late),
         (SCRIPT, figures.bundle().encode()),
         (STYLE, figures.style_sheet().encode()),
         (MATHJAX, mathjax_source().read_bytes()),

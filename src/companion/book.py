@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import hashlib
 import json
-import multiprocessing
 import os
 import re
 import shutil
@@ -79,7 +78,7 @@ class _Chapter:
     def __init__(self, source: Path, values: dict[str, Any]) -> None:
         self.source = source
         self.values = values
-        key = json.dumps([runs.sha256(source), values, runs.fingerprint()], sort_keys=True, default=str)
+        key = json.dumps([runs.sha256(source), values, runs.fingerprint()], sort_keys=True)
         self.name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         self.executed = Path()
 
@@ -119,31 +118,49 @@ def _run_chapters(plan: Sequence[_Chapter], folder: Path, jobs: int, say: Say) -
             waiting.append(chapter)
     if not waiting:
         return
-    bars = sys.stderr.isatty()
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=context) as pool:
-        began = time.perf_counter()
-        running = {}
-        for position, chapter in enumerate(waiting):
-            progress: bool | dict[str, Any] = False
-            if bars:
-                progress = {"position": position, "desc": chapter.source.stem, "leave": True}
-            task = pool.submit(_run_one, chapter.source, chapter.values, chapter.executed, progress)
-            running[task] = chapter
+    began = time.perf_counter()
+    pool = concurrent.futures.ThreadPoolExecutor(min(jobs, len(waiting)))
+    try:
+        running = {
+            pool.submit(_run_one, chapter, position if sys.stderr.isatty() else None): chapter
+            for position, chapter in enumerate(waiting)
+        }
         for task in concurrent.futures.as_completed(running):
-            try:
-                task.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            task.result()
             say(f"{running[task].source.stem}: run, {time.perf_counter() - began:.0f} s since the start")
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
     _forget_old_runs(folder, plan)
 
 
-def _run_one(source: Path, values: dict[str, Any], target: Path, progress: bool | dict[str, Any]) -> None:
-    # One thread for numerical libraries in each process: the chapters share the cores among themselves.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# One chapter in a process of its own. Its outcome goes to standard output; standard error is the progress bar's.
+_CHILD = """
+import json, sys
+from companion import runs
+from companion.errors import InputError
+source, values, target, progress = json.loads(sys.argv[1])
+try:
     runs.execute(source, values, target, progress=progress, html=False)
+except (InputError, runs.RunError) as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def _run_one(chapter: _Chapter, position: int | None) -> None:
+    progress: bool | dict[str, Any] = False
+    if position is not None:
+        progress = {"position": position, "desc": chapter.source.stem, "leave": True}
+    order = json.dumps([str(chapter.source), chapter.values, str(chapter.executed), progress])
+    # One thread for numerical libraries in each process: the chapters share the cores among themselves.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD, order], stdout=subprocess.PIPE, text=True, check=False, env=environment
+    )
+    if done.stdout.strip():
+        kind, message = json.loads(done.stdout.strip().splitlines()[-1])
+        raise InputError(message) if kind == "InputError" else runs.RunError(message)
+    if done.returncode:
+        raise runs.RunError(f"{chapter.source.stem}: its process ended with code {done.returncode}")
 
 
 def _forget_old_runs(folder: Path, plan: Sequence[_Chapter], keep: int = 5) -> None:

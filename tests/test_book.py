@@ -1,0 +1,350 @@
+"""The book in a real browser, opened from disk: what a reader would see, and what a reader's network would."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+from _site import ROOT, SMALL, Visit, once, open_browser, shared_folder, specimen_project
+from bs4 import BeautifulSoup
+
+from companion import book, runs
+from companion.errors import InputError
+
+TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+
+
+def _documents(node) -> list[str]:
+    found = [node[key] for key in ("root", "file") if key in node]
+    for key in ("parts", "chapters", "sections"):
+        for child in node.get(key, []):
+            found += _documents(child)
+    return found
+
+
+PAGES = [*_documents(TOC), "search", "genindex"]
+WIDTHS = (390, 768, 1440)
+MODES = ("light", "dark")
+#: Bytes of one page beside the assets that all pages share.
+PAGE_LIMIT = 1_500_000
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory) -> Path:
+    """The real book, every chapter run with small parameters."""
+    return once(shared_folder(tmp_path_factory), "site", lambda target: book.build(SMALL, target, say=_quiet))
+
+
+@pytest.fixture(scope="session")
+def specimen(tmp_path_factory) -> Path:
+    """A book of one chapter, built by `jupyter-book build .` alone, with a repository address set."""
+
+    def make(target: Path) -> None:
+        specimen_project(target, "https://github.com/someone/companion")
+        _jupyter_book(target)
+
+    return once(shared_folder(tmp_path_factory), "specimen", make)
+
+
+def _quiet(line: str) -> None:
+    del line
+
+
+def _jupyter_book(project: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COMPANION_PROJECT": str(project)}
+    code = "from jupyter_book.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "build", ".", "-W", "--keep-going"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise AssertionError(f"jupyter-book build . failed:\n{(done.stdout + done.stderr)[-3000:]}")
+    return done
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as started:
+        yield started
+
+
+def check_axe(visit: Visit) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(visit.page).response["violations"]
+    return [f"{rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in found]
+
+
+def check_charts(visit: Visit) -> list[str]:
+    """Return what is wrong with the charts of a page: not drawn, empty, or without words."""
+    return visit.page.evaluate(
+        """() => Array.from(document.querySelectorAll('figure[data-companion="chart"]')).flatMap((figure) => {
+          const wrong = [];
+          const svg = figure.querySelector('.companion-live svg');
+          const kinds = ['path', 'line', 'text', 'image'].map((kind) => '.companion-live .role-mark ' + kind);
+          const marks = figure.querySelectorAll(kinds.join(','));
+          const seen = Array.from(marks).filter((mark) => {
+            const box = mark.getBoundingClientRect();
+            return box.width + box.height > 0;
+          });
+          if (!figure.classList.contains('companion-drawn')) wrong.push('not drawn');
+          if (!seen.length) wrong.push('empty');
+          const edge = document.documentElement.clientWidth + 1;
+          if (svg && svg.getBoundingClientRect().right > edge) wrong.push('cut off');
+          if (!figure.querySelector('.companion-live').getAttribute('aria-label')) wrong.push('no text alternative');
+          if (!figure.querySelector('figcaption').textContent.trim()) wrong.push('no caption');
+          return wrong.map((what) => figure.id + ': ' + what);
+        })"""
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_in_every_width_and_mode(site, browser, page):
+    wrong: list[str] = []
+    shots = ROOT / "_build" / "screenshots"
+    shots.mkdir(parents=True, exist_ok=True)
+    for mode in MODES:
+        for width in WIDTHS:
+            where = f"{page} {mode} {width}"
+            with Visit(browser, site / f"{page}.html", width=width, mode=mode) as visit:
+                wrong += [f"{where}: console {error}" for error in visit.errors]
+                wrong += [f"{where}: request to {url}" for url in visit.requests]
+                wrong += [f"{where}: {what}" for what in check_charts(visit)]
+                reach = visit.page.evaluate("document.documentElement.scrollWidth")
+                if reach > width:
+                    wrong.append(f"{where}: scrolls sideways to {reach}")
+                if visit.page.evaluate("document.documentElement.dataset.theme") != mode:
+                    wrong.append(f"{where}: not in {mode} mode")
+                shift = visit.page.evaluate("window.shifts")
+                if width == WIDTHS[-1] and shift > 0.1:
+                    wrong.append(f"{where}: the page jumps while it loads ({shift:.2f})")
+                if width != WIDTHS[1]:
+                    wrong += [f"{where}: axe {what}" for what in check_axe(visit)]
+                name = f"{page.replace('/', '-')}-{mode}-{width}.png"
+                visit.page.screenshot(path=shots / name, full_page=True)
+    assert wrong == []
+
+
+@pytest.mark.browser
+def test_search_works_from_disk(site, browser):
+    with Visit(browser, site / "search.html", query="?q=unresolved") as visit:
+        visit.page.wait_for_selector("#search-results li a", timeout=20_000)
+        assert visit.page.locator("#search-results li").count() >= 2
+        assert visit.errors == []
+        assert visit.requests == []
+
+
+def _pages(site: Path) -> list[Path]:
+    return [path for path in site.rglob("*.html") if not {"_static", "_sources"} & set(path.parts)]
+
+
+def test_links_resolve_images_have_words_and_ids_are_unique(site):
+    wrong = []
+    soups = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in _pages(site)}
+    ids = {path: [tag["id"] for tag in soup.select("[id]")] for path, soup in soups.items()}
+    for path, soup in soups.items():
+        where = path.relative_to(site)
+        wrong += [f"{where}: id {name} twice" for name in {name for name in ids[path] if ids[path].count(name) > 1}]
+        wrong += [
+            f"{where}: image without alt text" for image in soup.select("img") if not image.get("alt", "").strip()
+        ]
+        for link in soup.select("a[href]"):
+            parts = urlsplit(link["href"])
+            if parts.scheme or not (parts.path or parts.fragment):
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not target.exists():
+                wrong.append(f"{where}: {link['href']} leads nowhere")
+            elif parts.fragment and target in ids and unquote(parts.fragment) not in ids[target]:
+                wrong.append(f"{where}: {link['href']} has no such anchor")
+    assert wrong == []
+
+
+def test_no_page_names_a_host_it_would_load_from(site):
+    for path in _pages(site):
+        soup = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+        loads = [
+            tag.get("src") or tag.get("href") for tag in soup.select("script[src], link[href], img[src], iframe[src]")
+        ]
+        hosts = [url for url in loads if url.startswith(("http:", "https:", "//"))]
+        assert hosts == [], path
+        assert "thebe" not in path.read_text(encoding="utf-8").lower(), path
+        assert soup.select('[href*="mybinder.org"], [href*="github.com/someone"]') == []
+
+
+def test_pages_are_light(site):
+    sizes = {path.relative_to(site).as_posix(): path.stat().st_size for path in _pages(site)}
+    assert {page: size for page, size in sizes.items() if size > PAGE_LIMIT} == {}
+
+
+def test_every_chapter_is_in_the_book_with_figure_and_parameters(site):
+    chapters = runs.chapter_paths()
+    listed = [Path(name).name for name in _documents(TOC) if name.startswith("notebooks/")]
+    assert sorted(listed) == [chapter.stem for chapter in chapters]
+    for chapter in chapters:
+        soup = BeautifulSoup((site / "notebooks" / f"{chapter.stem}.html").read_text(encoding="utf-8"), "html.parser")
+        figure, parameters = soup.select_one("figure.companion-figure"), soup.select_one("#table-parameters")
+        assert figure is not None, chapter.stem
+        assert parameters is not None, chapter.stem
+        assert figure.sourceline < parameters.sourceline, "a chapter opens with its answer in one figure"
+
+
+def test_small_parameters_are_marked_as_changed(site):
+    soup = BeautifulSoup((site / "notebooks" / "04-exposure.html").read_text(encoding="utf-8"), "html.parser")
+    marked = [cell.find(string=True, recursive=False).strip() for cell in soup.select(".companion-changed")]
+    assert marked == ["replicates"]
+
+
+@pytest.mark.browser
+@pytest.mark.notebook
+def test_plain_jupyter_book_builds_and_offers_launch_buttons_only_with_a_repository(specimen, browser):
+    page = specimen / "_build" / "html" / "notebooks" / "01-specimen.html"
+    soup = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
+    binder = [link["href"] for link in soup.select('a[href*="mybinder.org"]')]
+    assert binder
+    assert binder[0].endswith("notebooks/01-specimen.md")
+    with Visit(browser, page) as visit:
+        assert visit.errors == []
+        assert visit.requests == []
+
+
+@pytest.mark.notebook
+def test_a_second_build_takes_the_outputs_from_the_cache(specimen):
+    folder = specimen / "_build" / ".jupyter_cache"
+    before = sorted(path.name for path in folder.glob("*/executed/*"))
+    done = _jupyter_book(specimen)
+    assert before
+    assert sorted(path.name for path in folder.glob("*/executed/*")) == before
+    assert "Executing notebook" not in done.stdout + done.stderr
+
+
+@pytest.mark.browser
+@pytest.mark.notebook
+def test_a_slider_recomputes_and_survives_a_change_of_theme(specimen, browser):
+    page = specimen / "_build" / "html" / "notebooks" / "01-specimen.html"
+    with Visit(browser, page) as visit:
+        slider = visit.page.locator("#fig-loss input[type=range]")
+        assert visit.page.get_by_label("Infeasibility cost").count() == 1
+        for cost in (0.0, 0.35, 1.0):
+            slider.evaluate("(input, v) => { input.value = v; input.dispatchEvent(new Event('input')); }", cost)
+            visit.page.evaluate("companionFigures.view('fig-loss').runAsync().then(() => 0)")
+            losses = _data(visit, "fig-loss", "loss")
+            assert losses == pytest.approx([cost * (1 - f) + f * 0.5 for f in (0.25, 0.75)])
+        slider.evaluate("(input) => { input.value = 0.2; input.dispatchEvent(new Event('input')); }")
+        label = "#fig-loss .role-axis-label text"
+        before = visit.page.eval_on_selector(label, "(text) => getComputedStyle(text).fill")
+        visit.page.evaluate("document.documentElement.dataset.theme = 'dark'")
+        after = visit.page.eval_on_selector(label, "(text) => getComputedStyle(text).fill")
+        assert before != after
+        assert visit.page.evaluate("companionFigures.view('fig-loss').signal('cost')") == 0.2
+
+
+def _data(visit: Visit, figure: str, field: str) -> list[float]:
+    return visit.page.evaluate(
+        """([figure, field]) => {
+          const view = companionFigures.view(figure);
+          const names = Object.keys(view.getState({data: () => true, signals: () => false}).data);
+          const holds = names.map((name) => view.data(name)).filter((rows) => rows.length && field in rows[0]);
+          return holds[holds.length - 1].map((row) => row[field]);
+        }""",
+        [figure, field],
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.notebook
+def test_a_chart_follows_the_window_and_keeps_its_slider(specimen, browser):
+    page = specimen / "_build" / "html" / "notebooks" / "01-specimen.html"
+    with Visit(browser, page) as visit:
+        visit.page.locator("#fig-loss input").evaluate(
+            "(input) => { input.value = 0.4; input.dispatchEvent(new Event('input')); }"
+        )
+        visit.page.set_viewport_size({"width": 390, "height": 900})
+        visit.page.wait_for_timeout(700)
+        assert check_charts(visit) == []
+        assert visit.page.evaluate("companionFigures.view('fig-loss').signal('cost')") == 0.4
+        parts = visit.page.eval_on_selector_all(
+            "#fig-pair .companion-live svg .role-scope .background",
+            "(all) => all.map((b) => b.getBoundingClientRect().top)",
+        )
+        assert len({round(top) for top in parts}) >= 2, "the parts of a composed chart stand under one another"
+
+
+@pytest.mark.browser
+@pytest.mark.notebook
+def test_without_scripts_and_in_print_the_still_image_is_there(specimen, browser):
+    page = specimen / "_build" / "html" / "notebooks" / "01-specimen.html"
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 1000, "height": 900})
+    plain = context.new_page()
+    plain.goto(page.as_uri())
+    assert plain.locator("#fig-loss img.companion-still").is_visible()
+    context.close()
+    with Visit(browser, page) as visit:
+        still = visit.page.locator("#fig-loss img.companion-still")
+        assert not still.is_visible()
+        visit.page.emulate_media(media="print")
+        assert still.is_visible()
+        assert visit.page.evaluate("document.querySelector('#fig-loss img.companion-still').naturalWidth") > 0
+
+
+def test_a_parameter_of_no_chapter_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(InputError, match="no chapter has a parameter 'nope'"):
+        book.build({"nope": 1}, tmp_path / "site", say=_quiet)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_a_site_is_left_alone(tmp_path):
+    (tmp_path / "letter.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty and not a site"):
+        book.build({}, tmp_path, say=_quiet)
+    assert (tmp_path / "letter.txt").read_text() == "mine"
+
+
+@pytest.mark.notebook
+@pytest.mark.slow
+def test_the_book_builds_from_the_specimen_twice_with_the_same_bytes(tmp_path, monkeypatch):
+    sites = []
+    for name in ("one", "two"):
+        project = specimen_project(tmp_path / name)
+        monkeypatch.setenv("COMPANION_PROJECT", str(project))
+        runs.data_hashes.cache_clear()
+        runs.fingerprint.cache_clear()
+        lines: list[str] = []
+        book.build({"upper": 0.25}, None, say=lines.append)
+        sites.append(project / "_build" / "html")
+    again: list[str] = []
+    book.build({"upper": 0.25}, None, say=again.append)
+    runs.data_hashes.cache_clear()
+    runs.fingerprint.cache_clear()
+    assert again[0] == "01-specimen: unchanged"
+    one, two = (
+        {path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*") if path.is_file()}
+        for site in sites
+    )
+    assert one.keys() == two.keys()
+    assert [name for name in one if one[name] != two[name]] == []
+
+
+def test_a_page_that_does_not_build_is_an_error_and_keeps_the_old_site(tmp_path, monkeypatch):
+    project = specimen_project(tmp_path / "project")
+    monkeypatch.setenv("COMPANION_PROJECT", str(project))
+    stage = tmp_path / "stage"
+    files = {"_config.yml": "title: x\nonly_build_toc_files: true\n", "_toc.yml": "format: jb-book\nroot: a\n"}
+    stage.mkdir()
+    for name, text in {**files, "a.md": "# A\n\n[nowhere](nothing.md)\n"}.items():
+        (stage / name).write_text(text, encoding="utf-8")
+    with pytest.raises(runs.RunError, match=re.escape("nothing.md")):
+        book._sphinx(stage, _quiet)
+    assert not (stage / "_build").exists()
