@@ -70,10 +70,12 @@ def local_cluster(workers: int) -> Iterator[Any]:
         If the extra package is missing.
     """
     try:
+        import dask
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError(_MISSING) from error
     with (
+        dask.config.set({"distributed.worker.profile.enabled": False}),  # sampling would cost much of a core
         LocalCluster(
             n_workers=workers,
             threads_per_worker=1,

@@ -377,6 +377,9 @@ def _read_part(folder: Path, name: str, part: str) -> pd.DataFrame:
     if not (folder / name / f"part={part}").is_dir():
         return pd.DataFrame(columns=list(tables.TABLES[name].required), dtype=object)
     dataset = _dataset(folder, name, part)
+    absent = [column for column in tables.TABLES[name].required if column not in dataset.schema.names]
+    if absent:
+        raise InputError(f"{name}/part={part}: column {absent[0]} is missing; expected it in every part")
     wanted = [column for column in dataset.schema.names if column != "score"]
     if name == "rankings":
         wanted = [column for column in wanted if column in _ROUTE_COLUMNS]
@@ -403,7 +406,8 @@ def _score_part(folder: str, part: str, options: _Options) -> tuple[pd.DataFrame
     memory_ids = _distinct(given[name]["memory_id"] for name in ("rankings", "labels"))
     records = Records(
         memories=_needed(root / "memories.parquet", "memory_id", memory_ids),
-        queries=_needed(root / "queries.parquet", "query_id", ids),
+        # Groups play no part in scores, and the driver has checked them; here they only must not be missing.
+        queries=_needed(root / "queries.parquet", "query_id", ids).assign(group="any"),
         **given,
         defaults=options.defaults,
         origins={name: Origin(f"{name}/part={part}") for name in given},
