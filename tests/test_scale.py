@@ -188,7 +188,7 @@ def break_part(parts, tmp_path, name, change):
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("rankings", lambda t: t.assign(memory_id="nobody"), "rankings/part=3, row 1"),
+        ("rankings", lambda t: t.assign(memory_id="nobody"), "rankings/part=3"),
         ("rankings", lambda t: t[t["rank"] != 2], "rankings/part=3"),
         ("labels", lambda t: t.assign(policy=2), "labels/part=3, row 1"),
         ("labels", lambda t: t.drop(columns="memory_id"), "labels/part=3"),
@@ -202,7 +202,7 @@ def test_bad_rows_are_refused_and_the_part_is_named(parts, tmp_path, name, chang
 
 
 def test_a_query_in_two_parts_is_refused(parts, tmp_path):
-    moved = pd.read_parquet(next((parts / "rankings/part=7").glob("*.parquet")), partitioning=None)
+    moved = pd.read_parquet(next((parts / "rankings/part=5").glob("*.parquet")), partitioning=None)
     query = moved["query_id"].iloc[0]
     row = moved[(moved["query_id"] == query) & (moved["rank"] == 1)].head(1)
     broken = break_part(parts, tmp_path, "rankings", lambda table: pd.concat([table, row]))
