@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from companion import logic
@@ -121,7 +122,7 @@ def supersedes_links(memories: pd.DataFrame) -> pd.DataFrame:
 def _ids(cell: Any, known: set[str]) -> list[str]:
     if isinstance(cell, list | tuple):
         return [str(item) for item in cell if item is not None and str(item)]
-    if hasattr(cell, "tolist") and not isinstance(cell, str) and getattr(cell, "ndim", 0):
+    if isinstance(cell, np.ndarray) and cell.ndim:
         return [str(item) for item in cell.tolist()]
     if not pd.api.types.is_scalar(cell) or pd.isna(cell) or str(cell) == "":
         return []

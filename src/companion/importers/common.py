@@ -1,0 +1,217 @@
+"""What every importer returns: tables, and what was done to make them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from companion.errors import InputError
+from companion.tables import Records, atomic_path, write_table
+from companion.tables.problems import show
+
+FORMATS = ("jsonl", "csv", "parquet")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Tables made from somebody else's files.
+
+    Attributes
+    ----------
+    records : Records
+        Checked.
+    notes : list of str
+        What was decided or left out, one sentence each.
+    answers : DataFrame or None
+        ``query_id``, ``arm``, ``answer``, where the files hold answers.
+    lists : dict of str to list of str
+        Ids that a note counts, whole: queries missing on either side, and the like.
+    """
+
+    records: Records
+    notes: list[str]
+    answers: pd.DataFrame | None = None
+    lists: dict[str, list[str]] = field(default_factory=dict)
+
+    def write(self, folder: str | PathLike[str], fmt: str = "jsonl") -> dict[str, Path]:
+        """Write the tables into a folder that ``companion audit`` and ``companion validate`` read.
+
+        Parameters
+        ----------
+        folder : path-like
+            Made if need be. A file of a table in another format there would be ambiguous, and is refused.
+        fmt : {"jsonl", "csv", "parquet"}
+
+        Returns
+        -------
+        dict of str to Path
+            Table name, or ``notes``, to file. ``import-notes.json`` holds notes and lists.
+
+        Raises
+        ------
+        InputError
+            If the format is unknown or the folder already holds a table in another format.
+        """
+        if fmt not in FORMATS:
+            raise InputError(f"format {fmt!r}: expected one of {', '.join(FORMATS)}")
+        folder = Path(folder)
+        tables = {name: table for name, table, _ in self.records.tables()}
+        if self.answers is not None:
+            tables["answers"] = self.answers
+        for name in tables:
+            for other in folder.glob(f"{name}.*"):
+                if other.suffix != f".{fmt}":
+                    raise InputError(f"{other}: is in the way of {name}.{fmt}; expected a folder without other tables")
+        written = {name: write_table(table, folder / f"{name}.{fmt}") for name, table in tables.items()}
+        with atomic_path(folder / "import-notes.json") as temporary:
+            text = json.dumps({"notes": self.notes, **self.lists}, ensure_ascii=False, indent=1)
+            temporary.write_text(text + "\n", encoding="utf-8")
+        return {**written, "notes": folder / "import-notes.json"}
+
+
+def text_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a UTF-8 file that are not blank, numbered from 1; only line feeds end a line.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Yields
+    ------
+    tuple of int and str
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or a line is not UTF-8.
+    """
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; expected a file that can be read") from error
+    for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path}, line {number}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; expected "
+                f"UTF-8 text"
+            ) from error
+        if text.strip():
+            yield number, text.removesuffix("\r")
+
+
+def refuse(path: str | PathLike[str], faults: Sequence[tuple[int, str]], expected: str) -> None:
+    """Raise for the first of several faulty lines, and say how many there are and where the next few stand.
+
+    Parameters
+    ----------
+    path : path-like
+    faults : sequence of (line, what)
+    expected : str
+
+    Raises
+    ------
+    InputError
+        If there is a fault.
+    """
+    if not faults:
+        return
+    line, what = faults[0]
+    others = [str(number) for number, _ in faults[1:11]]
+    tail = ""
+    if others:
+        more = f" and {len(faults) - 1 - len(others):,} more" if len(faults) - 1 > len(others) else ""
+        tail = f"; also wrong: {'lines' if len(others) > 1 else 'line'} {', '.join(others)}{more}"
+    raise InputError(f"{path}, line {line}: {what}; expected {expected}{tail}")
+
+
+def load_json(text: str, where: str) -> Any:
+    """Read JSON text, refusing NaN and infinities.
+
+    Parameters
+    ----------
+    text : str
+    where : str
+        For the message.
+
+    Raises
+    ------
+    InputError
+        If it is not JSON.
+    """
+
+    def constant(word: str) -> Any:
+        raise ValueError(f"{word} is not a JSON value")
+
+    try:
+        return json.loads(text, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: {error.msg} at character {error.pos + 1}; expected JSON") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: {error}; expected JSON") from error
+
+
+def as_id(value: Any, where: str) -> str:
+    """Read an id: text or a whole number.
+
+    Parameters
+    ----------
+    value : object
+    where : str
+        For the message.
+
+    Raises
+    ------
+    InputError
+        For anything else, and for empty text.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise InputError(f"{where}: {show(value)} is not an id; expected text or a whole number")
+    return str(value)
+
+
+def agree(rows: Iterable[dict[str, Any]], key: str, what: str) -> tuple[pd.DataFrame, int]:
+    """Keep one row for each id, filling empty fields from later rows.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+    key : str
+        Name of the id.
+    what : str
+        What a row is, unused fields aside.
+
+    Returns
+    -------
+    table : DataFrame
+        Ids in order of appearance; every value text or missing.
+    differing : int
+        Ids for which a later row gave a field another value; the first is kept.
+    """
+    kept: dict[str, dict[str, Any]] = {}
+    differing: set[str] = set()
+    for row in rows:
+        own = kept.setdefault(row[key], {})
+        for name, value in row.items():
+            if value is None:
+                continue
+            if own.get(name) is None:
+                own[name] = value
+            elif own[name] != value:
+                differing.add(row[key])
+    names = list(dict.fromkeys(name for row in kept.values() for name in row)) or [key]
+    table = pd.DataFrame(list(kept.values()), columns=names, dtype=object)
+    return table, len(differing)
+
+
+def some(ids: Sequence[str], most: int = 5) -> str:
+    """Name a few ids and how many more there are."""
+    more = f" and {len(ids) - most:,} more" if len(ids) > most else ""
+    return ", ".join(ids[:most]) + more
