@@ -195,9 +195,12 @@ def test_every_chapter_is_in_the_book_with_figure_and_parameters(site):
     assert sorted(listed) == [chapter.stem for chapter in chapters]
     for chapter in chapters:
         soup = BeautifulSoup((site / "notebooks" / f"{chapter.stem}.html").read_text(encoding="utf-8"), "html.parser")
-        figure, parameters = soup.select_one("figure.companion-figure"), soup.select_one("#table-parameters")
+        parameters = soup.select_one("#table-parameters")
+        if parameters is None:  # the front page and the list of claims are made by notebooks but are no chapters
+            assert not soup.h1.select(".section-number"), chapter.stem
+            continue
+        figure = soup.select_one("figure.companion-figure")
         assert figure is not None, chapter.stem
-        assert parameters is not None, chapter.stem
         assert figure.sourceline < parameters.sourceline, "a chapter opens with its answer in one figure"
 
 
