@@ -193,7 +193,7 @@ def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
     items: Any = None
     if isinstance(value, dict):
         items = value.items()
-    elif isinstance(value, list) and bare.startswith("retrieval"):
+    elif isinstance(value, list) and bare == "retrieval.documents":
         items = ((str(place), item) for place, item in enumerate(value))
     if items is None:
         flat[name] = value
