@@ -6,7 +6,11 @@ Everything is made when the book is built, so that a page cannot describe what t
 from __future__ import annotations
 
 import html
+import importlib
+import inspect
+import pkgutil
 import re
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -17,9 +21,12 @@ from sphinx.environment import BuildEnvironment
 
 COMMANDS = "book/commands"
 GLOSSARY = "book/glossary"
+CITE = "book/cite"
+API = "book/api/"
 #: Pages made from code or data rather than from their own text: read again in every build.
-LIVING = (COMMANDS, "book/data")
-_MARK = "<!-- commands -->"
+LIVING = (COMMANDS, CITE, "book/data")
+_COMMANDS_MARK, _CITATION_MARK = "<!-- commands -->", "<!-- citation -->"
+_MODULES_MARK = re.compile(r"<!-- modules: (.*?) -->")
 _TERM = re.compile(r'<a class="reference internal" href="([^"]*)#(term-[^"]+)">')
 
 
@@ -48,19 +55,96 @@ def _tidied(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def citation() -> str:
+    """Return the companion's own part of ``CITATION.cff``, without the paper that it prefers."""
+    from companion.paths import project_root
+
+    text = (project_root() / "CITATION.cff").read_text(encoding="utf-8")
+    return "```yaml\n" + text.partition("preferred-citation:")[0] + "```\n"
+
+
+def public_modules() -> list[str]:
+    """Return the names of the package's public modules below ``companion``, in alphabetical order."""
+    import companion
+
+    found = pkgutil.walk_packages(companion.__path__, "companion.")
+    names = [module.name.removeprefix("companion.") for module in found]
+    return sorted(
+        name for name in names if not name.startswith("cli") and "_" not in {part[0] for part in name.split(".")}
+    )
+
+
+def api_page(wanted: list[str], elsewhere: set[str]) -> str:
+    """Return the part of an API page that documents some modules.
+
+    Parameters
+    ----------
+    wanted : list of str
+        Modules and packages below ``companion`` (a package stands for all in it); ``*`` for what no other page has.
+    elsewhere : set of str
+        What the other pages document.
+
+    Returns
+    -------
+    str
+        Markdown with one section per module.
+    """
+    names = public_modules()
+    if wanted == ["*"]:
+        wanted = sorted({name.partition(".")[0] for name in names} - elsewhere)
+    parts = []
+    for top in wanted:
+        parts += [_module(name) for name in names if name == top or name.startswith(f"{top}.")]
+    return "\n".join(part for part in parts if part)
+
+
+def _module(name: str) -> str:
+    """Document one module; of a package's inner modules only what the package itself does not offer."""
+    full = f"companion.{name}"
+    module = importlib.import_module(full)
+    inner = "." in name
+    options = ":members:"
+    if inner:
+        offered = set(getattr(importlib.import_module(full.rpartition(".")[0]), "__all__", ()))
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == full]
+        listed = [key for key in getattr(module, "__all__", own) if not key.startswith("_") and key not in offered]
+        listed = [
+            key for key in listed if inspect.isroutine(getattr(module, key)) or inspect.isclass(getattr(module, key))
+        ]
+        if not listed:
+            return ""
+        options = f":members: {', '.join(listed)}"
+    level = "###" if inner else "##"
+    return f"{level} {full}\n\n```{{eval-rst}}\n.. automodule:: {full}\n   {options}\n```\n"
+
+
+def _fill_api(env: BuildEnvironment, docname: str, text: str) -> str:
+    mark = _MODULES_MARK.search(text)
+    if mark is None:
+        return text
+    elsewhere: set[str] = set()
+    for name in env.found_docs:
+        if name.startswith(API) and name != docname:
+            found = _MODULES_MARK.search(Path(env.doc2path(name)).read_text(encoding="utf-8"))
+            elsewhere |= set(found[1].split()) if found else set()
+    return text.replace(mark[0], api_page(mark[1].split(), elsewhere))
+
+
 def fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Put the commands into their page."""
+    """Put what is made at build time into the pages that have a mark for it."""
     if docname == COMMANDS:
-        source[0] = source[0].replace(_MARK, commands_page())
+        source[0] = source[0].replace(_COMMANDS_MARK, commands_page())
+    elif docname == CITE:
+        source[0] = source[0].replace(_CITATION_MARK, citation())
+    elif docname.startswith(API):
+        source[0] = _fill_api(app.env, docname, source[0])
 
 
-def read_again(
-    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
-) -> list[str]:
+def read_again(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
     """Name the pages to read again although their text is the same."""
     if GLOSSARY in changed | added:
         return sorted(env.found_docs)
-    return [name for name in LIVING if name in env.found_docs]
+    return [name for name in env.found_docs if name in LIVING or name.startswith(API)]
 
 
 def definitions(env: BuildEnvironment) -> dict[str, str]:
@@ -95,6 +179,18 @@ def explain_terms(app: Sphinx, pagename: str, templatename: str, context: dict[s
     context["body"] = _TERM.sub(link, body)
 
 
+def as_literal(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Show what a module's docstring sets off by indenting (layouts, shapes) as it is written."""
+    if what != "module":
+        return
+    for place in range(len(lines) - 1, -1, -1):
+        line, above = lines[place], lines[place - 1].strip() if place else ""
+        starts = line.startswith("    ") and not above
+        before = next((text for text in reversed(lines[:place]) if text.strip()), "")
+        if starts and before and not before.startswith("    ") and not before.endswith("::"):
+            lines[place:place] = ["::", ""]
+
+
 def configure(app: Sphinx, config: Config) -> None:
     """Settle how docstrings are read: numpydoc sections, members in the order of the source, types as written."""
     config.autodoc_typehints = "none"
@@ -102,10 +198,13 @@ def configure(app: Sphinx, config: Config) -> None:
     config.autodoc_preserve_defaults = True
     config.autodoc_class_signature = "mixed"
     config.autodoc_default_options = {"members": True}
+    config.default_role = "literal"
     config.napoleon_google_docstring = False
     config.napoleon_use_rtype = False
     config.napoleon_use_ivar = True
     config.toc_object_entries_show_parents = "hide"
+    # Types in docstrings are words; where two classes share a name, either is as good a link.
+    config.suppress_warnings = [*config.suppress_warnings, "ref.python"]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -114,6 +213,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("sphinx.ext.napoleon")
     app.connect("config-inited", configure)
     app.connect("source-read", fill_in)
+    app.connect("autodoc-process-docstring", as_literal)
     app.connect("env-get-outdated", read_again)
     app.connect("html-page-context", explain_terms)
     app.add_css_file("terms.css")
