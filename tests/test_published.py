@@ -1,10 +1,13 @@
 """The list of published figures: complete, truthful, and in agreement wherever it says recomputed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from companion import published, reproduce, scoring, studies
+from companion.corpora import frozen as frozen_module
 from companion.corpora.frozen import load_frozen
 from companion.errors import InputError
 
@@ -121,3 +124,40 @@ def test_walk_through_agrees_with_the_scores(rhelm):
             assert (inside["status"] == "inadmissible").sum() == scored.loc[arm, "violation_count"]
     with pytest.raises(InputError, match="query 'x'"):
         studies.walk_through(study, "x", depth=3)
+
+
+def rename(records, source):
+    """Return the same run as if it were that of another source."""
+    swap = {c: lambda t, c=c: source + ":" + t[c] for c in ("query_id", "memory_id", "namespace", "group")}
+    parts = {}
+    for name in ("memories", "queries", "labels", "rankings", "work"):
+        table = getattr(records, name)
+        parts[name] = table.assign(**{c: f for c, f in swap.items() if c in table})
+    for name in ("memories", "queries"):
+        parts[name] = parts[name].assign(source=source)
+    return replace(records, **parts, origins={})
+
+
+def test_once_memops_is_frozen_the_two_source_rows_are_replicated(rhelm, monkeypatch):
+    """Stand-in for MemOps: RHELM under other names, so that every macro mean must equal RHELM's own."""
+    runs = {"rhelm": rhelm, "memops": rename(rhelm, "memops")}
+    monkeypatch.setattr(frozen_module, "frozen", lambda: list(runs))
+    monkeypatch.setattr(frozen_module, "load_frozen", lambda name, **_: runs[name])
+    table = reproduce.reproduce(replicates=50).set_index(["claim", "contrast", "subject", "metric"])
+    natural = table[table.index.get_level_values("claim").isin(["C9", "C9-controls", "C9-bounds", "C5", "C10"])]
+    assert set(natural["status"]) == {"replicated"}
+    study = studies.support(rhelm, reference="global_dense", top_k=20, replicates=10)
+    row = natural.loc[("C9", "top_20", "namespace_dense-global_dense", "evidence_recall")]
+    assert row["value"] == pytest.approx(study.summary.contrast("namespace_dense", "evidence_recall")["estimate"])
+    seeds = [study.summary.value(f"size_matched_random_partition:{s}", "loss")["estimate"] for s in range(10)]
+    name = "penalized_admissibility_upper_risk"
+    row = natural.loc[("C9-controls", "top_20", "size_matched_random_partition", name)]
+    assert row["value"] == pytest.approx(np.mean(seeds))
+    deep = studies.support(rhelm, arms=["global_bm25"], family="non_usable", top_k=100, replicates=10)
+    row = natural.loc[("C5", "top_100", "global_bm25", "penalized_non_usable_upper_risk")]
+    assert row["value"] == pytest.approx(deep.summary.value("global_bm25", "loss")["estimate"])
+
+
+def test_natural_support_refuses_one_source_twice(rhelm):
+    with pytest.raises(InputError, match="one source each"):
+        studies.natural_support([rhelm, rhelm])

@@ -9,28 +9,36 @@ them. *quoted*: nothing public settles it, and the note says why.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from companion import agreement, bootstrap, exposure, published, studies, verification
+from companion import agreement, bootstrap, exposure, published, studies, support, verification
 from companion.errors import InputError
+
+if TYPE_CHECKING:
+    from companion.tables import Records
 
 STATUSES = ("recomputed", "replicated", "needs-data", "quoted")
 _MATCH = ["claim", "subject", "contrast", "metric"]
 _VALUES = ["value", "low", "high"]
 _TOLERANCE = 1e-9
+_TWO = ("global_dense", "namespace_dense")
+
+NATURAL_SOURCES = ("rhelm", "memops")
+"""The frozen runs that together are the population ``natural-support``."""
 
 _NEEDS_MEMOPS = (
-    "needs MemOps beside RHELM, and the paper's encoder for equal levels: companion fetch memops; "
-    "the RHELM part is replicated under claim C9-source"
+    "needs MemOps beside RHELM: companion fetch memops, then "
+    "companion rank memops --arm all --top-k 100 --freeze data/frozen/memops"
 )
 _NEEDS_EVIDENCE = "needs the released case scores: companion fetch evidence"
 _NOTES: dict[str, tuple[str, str]] = {
     "C9": ("needs-data", _NEEDS_MEMOPS),
     "C9-controls": ("needs-data", _NEEDS_MEMOPS),
     "C9-bounds": ("needs-data", _NEEDS_MEMOPS),
-    "C9-source": ("needs-data", "needs MemOps and the paper's encoder for equal levels: companion fetch memops"),
+    "C9-source": ("needs-data", _NEEDS_MEMOPS),
     "C5": ("needs-data", _NEEDS_MEMOPS),
     "C10": ("needs-data", _NEEDS_MEMOPS),
     "C10-corruption": (
@@ -96,8 +104,8 @@ def reproduce(
 def _computed(stages: set[str], replicates: int, confidence: float, seed: int) -> pd.DataFrame:
     settings = {"replicates": replicates, "confidence": confidence, "seed": seed}
     makers: dict[str, list[Callable[..., pd.DataFrame]]] = {
-        "support": [_rhelm],
-        "verification": [_agreement, _verification],
+        "support": [_rhelm, _natural],
+        "verification": [_agreement, _verification, _natural],
         "exposure": [_exposure],
         "readers": [_rhelm, _readers],
     }
@@ -128,15 +136,63 @@ def _verification(**settings: float) -> pd.DataFrame:
     return rows.assign(status="recomputed", note=rows["how"])
 
 
+def _natural(**settings: float) -> pd.DataFrame:
+    """Replicate the two-source rows where rankings of MemOps were frozen too."""
+    from companion.corpora.frozen import frozen, load_frozen
+
+    if not set(NATURAL_SOURCES) <= set(frozen()):
+        return pd.DataFrame()
+    records = studies.natural_support([load_frozen(name) for name in NATURAL_SOURCES])
+    parts = [_natural_depth(records, depth, settings) for depth in (10, 20, 50, 100)]
+    parts += [_natural_arms(records, settings), _natural_filters(records, settings)]
+    rows = pd.concat(parts, ignore_index=True).drop_duplicates(_MATCH)
+    return rows.assign(status="replicated", note="both sources ranked here, under the encoder named in their meta.json")
+
+
+def _natural_depth(records: Records, depth: int, settings: dict[str, float]) -> pd.DataFrame:
+    study = studies.support(
+        records, arms=list(_TWO), reference=_TWO[0], top_k=depth, **settings  # type: ignore[arg-type]
+    )  # fmt: skip
+    found = [studies.beside_published(study, "macro", f"top_{depth}")]
+    if depth == 20:
+        found.append(studies.beside_published(study, "memops", "memops_top_20"))
+    rows = pd.concat(found, ignore_index=True)
+    return rows[rows["claim"].isin(["C9", "C9-bounds", "C9-source"])][[*_MATCH, *_VALUES]]
+
+
+def _natural_arms(records: Records, settings: dict[str, float]) -> pd.DataFrame:
+    """Replicate controls at depth 20 and every arm at depth 100; random controls average over their seeds."""
+    parts = []
+    for claim, depth in (("C9-controls", 20), ("C5", 100)):
+        wanted = published.figures(claim)
+        for family in ("admissibility", "non_usable"):
+            study = studies.support(records, family=family, top_k=depth, **settings)  # type: ignore[arg-type]
+            means = support.by_family(study.summary).rename(columns={"estimate": "value"})
+            names = {**published.PUBLISHED_METRICS, "penalized_non_usable_upper_risk": "loss"}
+            rows = wanted[wanted["metric"].str.contains("non_usable") == (family == "non_usable")]
+            rows = rows.assign(ours=rows["metric"].map(names))
+            parts.append(
+                rows.merge(means, left_on=["subject", "ours"], right_on=["arm", "metric"], suffixes=("", "_ours"))
+            )
+    return pd.concat(parts, ignore_index=True)[[*_MATCH, *_VALUES]]
+
+
+def _natural_filters(records: Records, settings: dict[str, float]) -> pd.DataFrame:
+    arms = ["policy_only", "lifecycle_only", "policy_and_lifecycle", "namespace_dense"]
+    study = studies.support(records, arms=arms, reference=arms[-1], top_k=100, **settings)  # type: ignore[arg-type]
+    rows = studies.beside_published(study, "macro", "top_100")
+    return rows[rows["claim"] == "C10"][[*_MATCH, *_VALUES]]
+
+
 def _rhelm(**settings: float) -> pd.DataFrame:
     """Replicate the per-source rows of RHELM from the frozen rankings under the packaged encoder."""
     from companion.corpora.frozen import load_frozen
 
-    records = load_frozen("rhelm")
+    records = load_frozen("rhelm", arms=_TWO)
     study = studies.support(
         records,
-        arms=["global_dense", "namespace_dense"],
-        reference="global_dense",
+        arms=list(_TWO),
+        reference=_TWO[0],
         top_k=20,
         **settings,  # type: ignore[arg-type]
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from companion import bootstrap, logic, published, scoring
 from companion.errors import InputError
-
-if TYPE_CHECKING:
-    from companion.tables import Records
+from companion.tables import Records
 
 
 @dataclass(frozen=True)
@@ -115,6 +113,42 @@ def live(
     corpus = corpora.load(corpus_name).restrict(split)
     rankings, work = retrieval.rank(corpus, list(arms), top_k=top_k, encoder=retrieval.Encoder(model=encoder))
     return corpus.records(rankings=rankings, work=work)
+
+
+def natural_support(parts: Sequence[Records]) -> Records:
+    """Put the frozen runs of the paper's two sources together: the population ``natural-support``.
+
+    Parameters
+    ----------
+    parts : sequence of Records
+        One per source, with rankings of the same arms.
+
+    Returns
+    -------
+    Records
+        All tables one below the other; sources weigh the same in every macro mean.
+
+    Raises
+    ------
+    InputError
+        If the parts do not carry one source each, all different, or share ids.
+    """
+    sources = [tuple(part.queries["source"].unique()) for part in parts]
+    if any(len(names) != 1 for names in sources) or len(set(sources)) != len(sources):
+        raise InputError(f"natural support needs runs of one source each, all different; found {sources}")
+
+    def joined(name: str) -> pd.DataFrame:
+        return pd.concat([getattr(part, name) for part in parts], ignore_index=True)
+
+    return Records(
+        memories=joined("memories"),
+        queries=joined("queries"),
+        labels=joined("labels"),
+        rankings=joined("rankings"),
+        work=joined("work"),
+        population="natural-support",
+        name="natural-support",
+    ).check()
 
 
 def decomposition(summary: scoring.Summary, source: str = "macro") -> pd.DataFrame:
