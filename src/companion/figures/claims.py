@@ -181,19 +181,19 @@ def _with_links(body: str, rows: pd.DataFrame, link: str) -> str:
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(body, "html.parser")
-    for element, row in zip(soup.select("tbody tr"), rows.itertuples(), strict=True):
-        element["data-stage"], element["data-status"] = row.stage, row.status
+    for element, row in zip(soup.select("tbody tr"), rows.astype("object").to_dict("records"), strict=True):
+        element["data-stage"], element["data-status"] = str(row["stage"]), str(row["status"])
         *_, status, _, _, computed, command = element.find_all("td")
-        status["title"] = row.note
-        if row.computed != "–":
-            target = link.format(chapter=row.computed) + (f"#{row.anchor}" if row.anchor else "")
+        status["title"] = str(row["note"])
+        if row["computed"] != "–":
+            target = link.format(chapter=row["computed"]) + ("#" + str(row["anchor"]) if row["anchor"] else "")
             anchor = soup.new_tag("a", href=target)
-            anchor.string = row.computed
+            anchor.string = str(row["computed"])
             computed.clear()
             computed.append(anchor)
-        if row.command != "–":
+        if row["command"] != "–":
             code = soup.new_tag("code")
-            code.string = row.command
+            code.string = str(row["command"])
             command.clear()
             command.append(code)
     return str(soup)
