@@ -40,6 +40,7 @@ _PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
 # Rules that compare rows with each other on a column that may hold unreadable cells: without those cells they
 # would complain of rows that are right.
 _NEEDS_EVERY_CELL = {"consistent_label", "no_gap_in_ranks"}
+_SENTENCES, _FIRST = 50_000_000, 20
 _BORROWED = {
     "labels": {"query_id": "queries", "memory_id": "memories"},
     "rankings": {"query_id": "queries", "memory_id": "memories"},
@@ -99,12 +100,15 @@ class Folder:
         Where each came from.
     faults : list of Fault
         In the order of tables and rows; errors and warnings.
+    numbers : dict of str to list of int
+        Where lines were left out: the number of each remaining row among all rows of its file.
     """
 
     path: Path
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    numbers: dict[str, list[int]] = field(default_factory=dict, repr=False)
 
     @property
     def errors(self) -> list[Fault]:
@@ -145,6 +149,7 @@ def examine_folder(path: str | Path, required: Sequence[str] = REQUIRED) -> Fold
             canonical[name], faults = examine_rows(folder.frames[name], name, folder.origins[name])
             folder.faults += faults
     folder.faults += _across(canonical, folder.origins)
+    folder.faults = [_renumbered(fault, folder.numbers.get(fault.table)) for fault in folder.faults]
     folder.faults += _strangers(folder.path, set(folder.frames))
     return folder
 
@@ -209,6 +214,14 @@ def listing(faults: Iterable[Fault]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype({"row": "Int64", "line": "Int64"})
 
 
+def _renumbered(fault: Fault, numbers: list[int] | None) -> Fault:
+    """Count the rows that could not be read, too."""
+    row = fault.problem.row
+    if numbers is None or row is None or fault.code == "line":
+        return fault
+    return replace(fault, problem=replace(fault.problem, row=numbers[row - 1]))
+
+
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
@@ -247,21 +260,26 @@ def _read(folder: Folder, name: str, file: Path) -> None:
             problem = Problem(str(file), what, expected or "a table", "repair the file, or write it again")
             folder.faults.append(Fault(name, "file", problem))
             return
-        frame, lines, problems = scanned
+        frame, lines, numbers, problems = scanned
         folder.faults += [Fault(name, "line", problem) for problem in problems]
         origin = Origin(str(file), lambda row: lines[row])
+        folder.numbers[name] = numbers
+    else:
+        origin = _with_quick_lines(origin, file)
     if frame.shape == (0, 0):
         frame = pd.DataFrame(columns=list(TABLES[name].required), dtype=object)
     folder.frames[name] = frame
-    folder.origins[name] = _with_quick_lines(origin, file)
+    folder.origins[name] = origin
 
 
-_Scan = tuple[pd.DataFrame, list[int], list[Problem]]
+# Rows that could be read, their lines, their numbers among all rows, and what was wrong with the others.
+_Scan = tuple[pd.DataFrame, list[int], list[int], list[Problem]]
 
 
 def _scan_jsonl(file: Path) -> _Scan:
     records: list[dict[str, Any]] = []
     lines: list[int] = []
+    numbers: list[int] = []
     problems: list[Problem] = []
     for number, text in _lines(file, problems):
         try:
@@ -277,16 +295,16 @@ def _scan_jsonl(file: Path) -> _Scan:
                     "one JSON object a line",
                     "write the row again as one JSON object on one line, every name once, numbers finite",
                     line=number,
-                    row=len(records) + len(problems) + 1,
                     value=text,
                 )
             )
             continue
         records.append(record)
         lines.append(number)
+        numbers.append(len(records) + len(problems))
     names = list(dict.fromkeys(key for record in records for key in record))
     columns = {name: pd.Series([record.get(name) for record in records], dtype=object) for name in names}
-    return pd.DataFrame(columns, index=pd.RangeIndex(len(records))), lines, problems
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(records))), lines, numbers, problems
 
 
 def _scan_csv(file: Path) -> _Scan:
@@ -295,12 +313,13 @@ def _scan_csv(file: Path) -> _Scan:
     rows = _csv_rows([text for _, text in kept], [number for number, _ in kept], file, problems)
     header = next(rows, None)
     if header is None:
-        return pd.DataFrame(), [], problems
-    good, lines = [], []
+        return pd.DataFrame(), [], [], problems
+    good, lines, numbers = [], [], []
     for row, (line, fields) in enumerate(rows, start=1):
         if len(fields) == len(header[1]):
             good.append(fields)
             lines.append(line)
+            numbers.append(row)
         elif fields:
             problems.append(
                 Problem(
@@ -314,7 +333,7 @@ def _scan_csv(file: Path) -> _Scan:
             )
     frame = pd.DataFrame(good, columns=pd.RangeIndex(len(header[1])), dtype="str")
     frame.columns = pd.Index(header[1], dtype=object)
-    return frame, lines, problems
+    return frame, lines, numbers, problems
 
 
 def _lines(file: Path, problems: list[Problem]) -> Iterator[tuple[int, str]]:
@@ -475,25 +494,31 @@ def _broken(
     for column in rule.columns:
         if column in unreadable:  # listed already, as a cell
             mask = mask & ~unreadable[column]
-    column = rule.columns[-1]
+    rows = [int(row) for row in np.flatnonzero(mask)]
+    # Some rules search the table for every sentence; in a large table with many faults the first few must do.
+    told = len(rows) if len(rows) * len(table) <= _SENTENCES else _FIRST
     return [
-        Fault(
-            name,
-            rule.name,
-            Problem(
-                origin.label,
-                rule.what(table, row),
-                rule.expected,
-                rule.fix,
-                column,
-                row + 1,
-                origin.line(row),
-                table[column].iloc[row],
-                level=rule.level,
-            ),
-        )
-        for row in map(int, np.flatnonzero(mask))
+        _rule_fault(rule, table, row, name, origin, rule.what(table, row) if place < told else None)
+        for place, row in enumerate(rows)
     ]
+
+
+def _rule_fault(rule: Rule, table: pd.DataFrame, row: int, name: str, origin: Origin, what: str | None) -> Fault:
+    column = rule.columns[-1]
+    value = table[column].iloc[row]
+    said = what or f"{column} {show(None if pd.isna(value) else value)} has the same fault as the rows above"
+    problem = Problem(
+        origin.label,
+        said,
+        rule.expected,
+        rule.fix,
+        column,
+        row + 1,
+        origin.line(row),
+        value,
+        level=rule.level,
+    )
+    return Fault(name, rule.name, problem)
 
 
 def _across(tables: dict[str, pd.DataFrame], origins: dict[str, Origin]) -> list[Fault]:

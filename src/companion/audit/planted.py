@@ -274,3 +274,26 @@ def _only(records: Records, queries: set[str], source: str) -> Records:
         rankings=kept,
         work=None,
     )
+
+
+def write_example(folder: str | PathLike[str]) -> Planted:
+    """Write the example record set of the README: the company setting of the demo, with every failure planted once.
+
+    Parameters
+    ----------
+    folder : path-like
+
+    Returns
+    -------
+    Planted
+    """
+    made = plant(demo_records("company"))
+    made.write(folder)
+    return made
+
+
+if __name__ == "__main__":
+    import json
+    import sys
+
+    print(json.dumps({kind: dict(ids) for kind, ids in write_example(sys.argv[1]).truth.items()}, indent=1))

@@ -1,0 +1,201 @@
+"""companion validate: everything wrong at once, row by row, also in files that cannot be parsed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from companion.audit.faults import examine_folder, listing
+from companion.cli import app
+from companion.errors import InputError
+from companion.tables import load_records, write_table
+
+
+def good(folder, rows=30):
+    ids = [f"m{n}" for n in range(rows)]
+    tables = {
+        "memories": pd.DataFrame({"memory_id": ids, "namespace": "n", "state": "current"}),
+        "queries": pd.DataFrame({"query_id": ["q1", "q2"], "namespace": "n", "intent": "current"}),
+        "labels": pd.DataFrame({"query_id": "q1", "memory_id": ids, "relevant": "1", "policy": "?"}),
+        "rankings": pd.DataFrame(
+            {"arm": "a", "query_id": "q1", "rank": range(1, rows + 1), "memory_id": ids, "score": 1.0}
+        ),
+    }
+    for name, table in tables.items():
+        write_table(table, folder / f"{name}.csv")
+    return folder
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, ["validate", *map(str, arguments)])
+    return done
+
+
+def faults(folder, **kwargs):
+    return listing(examine_folder(folder, **kwargs).faults)
+
+
+def test_good_records_have_no_fault(tmp_path):
+    assert faults(good(tmp_path)).empty
+    done = run(tmp_path)
+    assert done.exit_code == 0 and "Nothing is wrong" in done.stdout
+
+
+def test_a_thousand_malformed_rows_are_all_listed(tmp_path):
+    good(tmp_path, 1200)
+    table = pd.read_csv(tmp_path / "memories.csv", dtype=str)
+    table.loc[100:1099, "state"] = [f"gone-{n}" for n in range(1000)]
+    table.to_csv(tmp_path / "memories.csv", index=False)
+    found = faults(tmp_path)
+    assert len(found) == 1000
+    assert found["row"].tolist() == list(range(101, 1101)) and found["line"].tolist() == list(range(102, 1102))
+    assert found["what"].str.contains("'gone-7'", regex=False).sum() == 1 and found["fix"].str.len().min() > 10
+    done = run(tmp_path)
+    assert isinstance(done.exception, InputError) and "1,000 faults" in str(done.exception)
+    assert all(f"'gone-{n}'" in done.stdout for n in range(1000))
+    told = json.loads(CliRunner().invoke(app, ["validate", str(tmp_path), "--json"]).stdout)
+    assert told["errors"] == 1000 and len(told["faults"]) == 1000
+
+
+def test_the_audit_lists_them_too_and_exits_with_2(tmp_path, monkeypatch, capsys):
+    good(tmp_path, 1001)
+    table = pd.read_csv(tmp_path / "labels.csv", dtype=str)
+    table["policy"] = [f"maybe {n}" for n in range(1001)]
+    table.to_csv(tmp_path / "labels.csv", index=False)
+    monkeypatch.setattr("sys.argv", ["companion", "audit", str(tmp_path), "--out", str(tmp_path / "r.html")])
+    from companion.cli import main
+
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.err.count("\n") == 1 and "1,001 faults in labels" in said.err
+    assert all(f"'maybe {n}'" in said.out for n in range(1001))
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_lines_that_cannot_be_parsed_are_listed_and_the_others_still_examined(tmp_path):
+    good(tmp_path)
+    rows = [{"memory_id": f"m{n}", "namespace": "n", "state": "current"} for n in range(30)]
+    lines = [json.dumps(row).encode() for row in rows]
+    lines[3] = b"{broken"
+    lines[7] = b'{"memory_id": "\xff"}'
+    lines[9] = b'{"memory_id": "m9", "memory_id": "m10"}'
+    lines[11] = b"[1]"
+    lines[12] = b'{"memory_id": NaN}'
+    lines[20] = json.dumps({**rows[20], "state": "odd"}).encode()
+    (tmp_path / "memories.csv").unlink()
+    (tmp_path / "memories.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    found = faults(tmp_path, required=("memories",))
+    own = found[found["table"] == "memories"]
+    assert own["line"].tolist() == [8, 4, 10, 12, 13, 21] or sorted(own["line"]) == [4, 8, 10, 12, 13, 21]
+    assert own.loc[own["line"] == 21, "what"].item().startswith("'odd' is not a known state")
+    assert "not UTF-8" in own.loc[own["line"] == 8, "what"].item()
+
+
+def test_csv_rows_of_another_width_are_listed(tmp_path):
+    good(tmp_path)
+    lines = (tmp_path / "queries.csv").read_text().splitlines()
+    (tmp_path / "queries.csv").write_text(
+        "\n".join([*lines, "q3,n", 'q4,"two\nlines",current', "q5,n,current,extra", "q6,n,odd"]) + "\n"
+    )
+    found = faults(tmp_path)
+    assert found[["line", "what"]].to_numpy().tolist() == [
+        [4, "the row has 2 fields"],
+        [7, "the row has 4 fields"],
+        [8, "'odd' is not a known intent"],
+    ]
+
+
+def test_an_open_quote_is_located(tmp_path):
+    good(tmp_path)
+    (tmp_path / "queries.csv").write_text('query_id,namespace\nq1,n\nq2,"n\nq3,n\n')
+    found = faults(tmp_path)
+    line = found[found["what"].str.contains("cannot be read")]
+    assert line["line"].tolist() == [3] and "close the quote" in line["fix"].item()
+
+
+def test_everything_is_said_at_once(tmp_path):
+    good(tmp_path)
+    rankings = pd.read_csv(tmp_path / "rankings.csv", dtype=str)
+    rankings.loc[2, "score"] = "high"
+    rankings.loc[4, "memory_id"] = "nobody"
+    rankings.loc[6, "memory_id"] = "m5"
+    rankings.loc[8, "query_id"] = ""
+    rankings.to_csv(tmp_path / "rankings.csv", index=False)
+    queries = pd.read_csv(tmp_path / "queries.csv", dtype=str)
+    queries["intent"] = ["now", "later"]
+    queries.to_csv(tmp_path / "queries.csv", index=False)
+    (tmp_path / "label.csv").write_text("x\n1\n")
+    found = faults(tmp_path)
+    said = {(row.table, row.row, row.column) for row in found.itertuples()}
+    expected = {
+        ("queries", 1, "intent"),
+        ("queries", 2, "intent"),
+        ("rankings", 3, "score"),
+        ("rankings", 5, "memory_id"),
+        ("rankings", 7, "memory_id"),
+        ("rankings", 9, "query_id"),
+    }
+    assert expected <= said
+    assert (found["fix"].str.len() > 0).all() and set(found["level"]) <= {"error", "warning"}
+
+
+def test_missing_tables_and_columns(tmp_path):
+    good(tmp_path)
+    (tmp_path / "labels.csv").rename(tmp_path / "lables.csv")
+    pd.DataFrame({"query": ["q1"], "namespace": ["n"]}).to_csv(tmp_path / "queries.csv", index=False)
+    (tmp_path / "memories.jsonl").write_text("\n")
+    found = faults(tmp_path)
+    text = " | ".join(found["what"] + " -> " + found["fix"])
+    assert "table labels is missing" in text
+    assert "its name looks like labels" in text
+    assert "the column is missing" in text
+    assert "memories.csv and memories.jsonl are both there" in text or "are both there" in text
+    with pytest.raises(InputError, match="does not exist"):
+        examine_folder(tmp_path / "absent")
+
+
+def test_agrees_with_what_loading_refuses(tmp_path):
+    """Whatever load_records refuses has a fault here, and the other way round."""
+    rng = np.random.default_rng(0)
+    refused = 0
+    for trial in range(24):
+        folder = tmp_path / str(trial)
+        good(folder)
+        if trial % 6:
+            name = rng.choice(["memories", "queries", "labels", "rankings"])
+            table = pd.read_csv(folder / f"{name}.csv", dtype=str)
+            row, column = int(rng.integers(len(table))), str(rng.choice(table.columns))
+            table.loc[row, column] = rng.choice(["", "m1", "q1", "7", "-1", "1", "odd", "inf", "?"])
+            table.to_csv(folder / f"{name}.csv", index=False)
+        errors = examine_folder(folder).errors
+        try:
+            load_records(folder)
+        except InputError as error:
+            refused += 1
+            assert errors, str(error)
+            assert any(fault.problem.where in str(error) for fault in errors), (str(error), errors)
+        else:
+            assert not errors
+    assert refused > 5
+
+
+def test_many_faults_in_a_large_table_stay_quick(tmp_path):
+    good(tmp_path, 20_000)
+    table = pd.read_csv(tmp_path / "rankings.csv", dtype=str)
+    table.loc[10_000:, "memory_id"] = table.loc[:9_999, "memory_id"].to_numpy()
+    table.to_csv(tmp_path / "rankings.csv", index=False)
+    found = faults(tmp_path)
+    assert len(found) == 10_000 and found["line"].iloc[-1] == 20_001
+
+
+def test_terminal_escapes_in_a_value_are_shown_not_obeyed(tmp_path):
+    good(tmp_path)
+    table = pd.read_csv(tmp_path / "memories.csv", dtype=str)
+    table.loc[0, "state"] = "\x1b[2J"
+    table.to_csv(tmp_path / "memories.csv", index=False)
+    assert "\x1b" not in run(tmp_path).stdout and "\\x1b[2J" in run(tmp_path).stdout
