@@ -23,9 +23,10 @@ COMMANDS = "book/commands"
 GLOSSARY = "book/glossary"
 CITE = "book/cite"
 API = "book/api/"
+DATA = "book/data"
 #: Pages made from code or data rather than from their own text: read again in every build.
-LIVING = (COMMANDS, CITE, "book/data")
-_COMMANDS_MARK, _CITATION_MARK = "<!-- commands -->", "<!-- citation -->"
+LIVING = (COMMANDS, CITE, DATA)
+_COMMANDS_MARK, _CITATION_MARK, _CORPORA_MARK = "<!-- commands -->", "<!-- citation -->", "<!-- corpora -->"
 _MODULES_MARK = re.compile(r"<!-- modules: (.*?) -->")
 _TERM = re.compile(r'<a class="reference internal" href="([^"]*)#(term-[^"]+)">')
 
@@ -61,6 +62,33 @@ def citation() -> str:
 
     text = (project_root() / "CITATION.cff").read_text(encoding="utf-8")
     return "```yaml\n" + text.partition("preferred-citation:")[0] + "```\n"
+
+
+def corpora_table() -> str:
+    """Return the frozen runs as an HTML table: origin, revision, licence, counts, encoder, command."""
+    import pandas as pd
+
+    from companion import figures
+    from companion.corpora.frozen import frozen, frozen_meta
+
+    rows = []
+    for name in frozen():
+        meta = frozen_meta(name)
+        counts = {key: meta["counts"][key] for key in ("memories", "queries", "namespaces")}
+        rows.append(
+            {
+                "corpus": name,
+                **counts,
+                "licence": meta["licence"],
+                "origin": str(meta["origin"]).partition(" ")[0],
+                "revision": str(meta["revision"])[:12],
+                "made by": meta["command"],
+            }
+        )
+    if not rows:
+        return "This checkout holds no frozen runs.\n"
+    caption = "Frozen runs on public corpora in this checkout."
+    return str(figures.table(pd.DataFrame(rows), name="frozen-runs", caption=caption).data["text/html"]) + "\n"
 
 
 def public_modules() -> list[str]:
@@ -136,6 +164,8 @@ def fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace(_COMMANDS_MARK, commands_page())
     elif docname == CITE:
         source[0] = source[0].replace(_CITATION_MARK, citation())
+    elif docname == DATA:
+        source[0] = source[0].replace(_CORPORA_MARK, corpora_table())
     elif docname.startswith(API):
         source[0] = _fill_api(app.env, docname, source[0])
 

@@ -161,7 +161,7 @@ def _support(corpus: str, top_k: int, settings: dict[str, Any]) -> Iterator[dict
     names = {"evidence_recall": "evidence_recall", "loss": "penalized_admissibility_upper_risk"}
     for metric, theirs in names.items():
         beside = (
-            f"published under another encoder: {published_levels[theirs]:+.3f}"
+            "published under another encoder: " + f"{published_levels[theirs]:+.3f}".replace("-", "−")
             if theirs in published_levels
             else "not in the paper"
         )

@@ -164,7 +164,7 @@ def claims_table(rows: pd.DataFrame, *, name: str, caption: str, link: str = "{c
         name=name,
         caption=caption,
         intervals={"published": ("published_low", "published_high"), "value": ("low", "high")},
-        formats={"published": ".4g", "value": ".4g"},
+        formats={"published": ".5g", "value": ".5g"},
         labels=_COLUMNS,
     )
     body = _with_links(body, rows, link)
