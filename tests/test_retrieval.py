@@ -308,6 +308,7 @@ def test_search_equals_a_sort_of_exact_sums_with_many_duplicates(n, dimensions, 
         exact = [np.float32(math.fsum(v.astype(np.float64) * query.astype(np.float64))) for v in vectors[rows]]
         expected = [row for _, _, row in sorted((-s, t, r) for s, t, r in zip(exact, tie[rows], rows, strict=True))]
         assert hits.positions.tolist() == expected[:k]
+        assert hits.scores.tolist() == sorted(exact, reverse=True)[:k]
         assert dense.scores(vectors, query, pool).tolist() == exact
 
 
