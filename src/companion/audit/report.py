@@ -7,6 +7,7 @@ afterwards, so that text in an id or a memory can neither run nor hide.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -24,6 +25,7 @@ from companion.figures.page import frame
 from companion.figures.tables import Format, table_html
 from companion.tables import atomic_path
 
+_CLIP = re.compile(r"(%23|id=%22)clip(\d+)")
 _ROWS = 12
 _EVIDENCE_ROWS = 8
 _STYLE = """
@@ -466,4 +468,7 @@ def _bars(shares: pd.DataFrame, name: str, caption: str, title: str, alt: str) -
     long = shares.rename(index=lambda arm: shown(str(arm), 60)).rename_axis("arm").reset_index()
     long = long.melt(id_vars="arm", var_name="status", value_name="share")
     made = figure(charts.status_bars(long, y="arm", x_title=title), name=name, caption=caption, alt=alt, table=long)
-    return str(made.data["text/html"])
+    # The drawing library numbers its clips through the life of the process: number them by figure instead, so that
+    # the same records give the same bytes.
+    clips: dict[str, int] = {}
+    return _CLIP.sub(lambda hit: f"{hit[1]}clip{clips.setdefault(hit[2], len(clips) + 1)}", str(made.data["text/html"]))
