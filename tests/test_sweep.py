@@ -343,6 +343,7 @@ def test_a_cluster_gives_what_local_processes_give(tiny, tmp_path):
     here = sweep.run_sweep(plan, tmp_path / "here", jobs=2, html=False, say=lambda line: None)
     with tcp_cluster(tmp_path) as address:
         there = sweep.run_sweep(plan, tmp_path / "there", scheduler=address, html=False, say=lambda line: None)
+    assert here.failed == there.failed != {}
     assert (tmp_path / "here/headline.csv").read_bytes() == (tmp_path / "there/headline.csv").read_bytes()
     assert here.failed == there.failed != {}
 

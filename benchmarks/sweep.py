@@ -1,0 +1,149 @@
+"""Time sweeps of chapter 02 on frozen RHELM, and kill them.
+
+1. One rerun (no page) in a process that has run one before, as in a sweep, beside what it takes in the same run to
+   start a kernel and import pandas, altair and seaborn. The two alternate; medians of wall time are compared.
+   Processor time is printed too: on a busy machine it is the steadier of the two.
+2. A sweep of 12 reruns: wall time, and how many cores it kept busy.
+3. The same sweep killed with SIGKILL at random moments, then resumed: the final table must equal the undisturbed one.
+
+The live part of the chapter (an embedded corpus) is switched off: it measures the encoder, not reruns.
+
+Run: python benchmarks/sweep.py [--repeats 3] [--kills 10] [--jobs 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+CHAPTER = "02-support"
+LIGHT = {"corpus": "", "targets": [0.8], "depths": [20]}
+GRID = {"top_k": [5, 10, 20, 50], "target_recall": [0.5, 0.8, 1.0]}
+COMMAND = [sys.executable, "-c", "from companion.cli import main; main()"]
+
+
+def processor_time() -> float:
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in usage)
+
+
+def timed(action: Callable[[], object]) -> tuple[float, float]:
+    wall, processor = time.perf_counter(), processor_time()
+    action()
+    return time.perf_counter() - wall, processor_time() - processor
+
+
+def bare_kernel() -> None:
+    from jupyter_client.manager import start_new_kernel
+
+    from companion import runs
+
+    with runs.own_kernel():
+        manager, client = start_new_kernel(kernel_name="python3")
+        client.execute_interactive("import pandas, altair, seaborn", timeout=600)
+        client.stop_channels()
+        manager.shutdown_kernel()
+
+
+def light_parameters() -> dict[str, object]:
+    """Return what switches the live part off and leaves one point of the chapter's own sweeps."""
+    from companion import runs
+
+    declared = {item.name for item in runs.declared_parameters(runs.find_notebook(CHAPTER))}
+    return {name: value for name, value in LIGHT.items() if name in declared}
+
+
+def rerun_ratio(repeats: int) -> float:
+    from companion import runs
+
+    with tempfile.TemporaryDirectory() as folder:
+
+        def rerun() -> None:
+            runs.execute(CHAPTER, light_parameters(), Path(folder) / "run.ipynb", progress=False, html=False)
+
+        rerun()
+        bare_kernel()
+        pairs = [(timed(bare_kernel), timed(rerun)) for _ in range(repeats)]
+    print("| | wall, s | processor, s |\n| --- | ---: | ---: |")
+    middle = []
+    for place, name in enumerate(("kernel with pandas, altair, seaborn", f"rerun of {CHAPTER}")):
+        wall, processor = (statistics.median(pair[place][kind] for pair in pairs) for kind in (0, 1))
+        middle.append((wall, processor))
+        print(f"| {name} | {wall:.2f} | {processor:.2f} |")
+    ratios = [middle[1][kind] / middle[0][kind] for kind in (0, 1)]
+    print(f"| ratio | {ratios[0]:.2f} | {ratios[1]:.2f} |\n", flush=True)
+    return ratios[0]
+
+
+def write_plan(folder: Path) -> Path:
+    import yaml
+
+    plan = folder / "grid.yaml"
+    plan.write_text(yaml.safe_dump({"notebook": CHAPTER, "parameters": light_parameters(), "grid": GRID}))
+    return plan
+
+
+def start(plan: Path, out: Path, jobs: int) -> subprocess.Popen[bytes]:
+    command = [*COMMAND, "sweep", str(plan), "--out", str(out), "--jobs", str(jobs), "--no-html"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def whole_sweep(plan: Path, out: Path, jobs: int) -> float:
+    wall, processor = timed(lambda: start(plan, out, jobs).wait())
+    print(f"12 reruns with {jobs} jobs: {wall:.1f} s, {processor / wall:.2f} cores busy.\n", flush=True)
+    return wall
+
+
+def kills(plan: Path, folder: Path, want: bytes, jobs: int, count: int, lasts: float) -> int:
+    """Kill sweeps at random moments until each is done; return how many kills happened."""
+    rng, happened, round_number = random.Random(0), 0, 0
+    while happened < count:
+        out = folder / f"killed-{round_number}"
+        round_number += 1
+        while True:
+            leader = start(plan, out, jobs)
+            try:
+                leader.wait(lasts * rng.uniform(0.1, 0.7) if happened < count else None)
+            except subprocess.TimeoutExpired:
+                leader.send_signal(signal.SIGKILL)
+                leader.wait()
+                happened += 1
+                continue
+            break
+        equal = (out / "headline.csv").read_bytes() == want
+        print(
+            f"after {happened} kills: the table {'equals' if equal else 'DIFFERS FROM'} the undisturbed one", flush=True
+        )
+        if not equal:
+            sys.exit(1)
+    return happened
+
+
+def main(repeats: int, count: int, jobs: int) -> None:
+    ratio = rerun_ratio(repeats)
+    with tempfile.TemporaryDirectory(prefix="companion-sweep-") as name:
+        folder = Path(name)
+        plan = write_plan(folder)
+        lasts = whole_sweep(plan, folder / "undisturbed", jobs)
+        want = (folder / "undisturbed" / "headline.csv").read_bytes()
+        kills(plan, folder, want, jobs, count, lasts)
+    if ratio > 2:
+        sys.exit(f"FAILED: a rerun takes {ratio:.2f} times the start of a kernel with its imports; at most 2 expected")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    main(options.repeats, options.kills, options.jobs)
