@@ -161,12 +161,14 @@ def _candidates(matrix: np.ndarray, queries: np.ndarray, ranges: np.ndarray, k: 
 
 
 def _readers(starts: np.ndarray, stops: np.ndarray, low: int, high: int) -> list[tuple[np.ndarray, int, int]]:
-    """Split the readers of one chunk: all that see the whole of it together, the others one by one."""
+    """Group the queries that see the same part of a chunk; those share a matrix product."""
     first, last = np.maximum(starts, low), np.minimum(stops, high)
-    whole = (first == low) & (last == high)
-    partly = np.flatnonzero(~whole & (first < last))
-    readers = [(np.array([number]), int(first[number]), int(last[number])) for number in partly]
-    return [(np.flatnonzero(whole), low, high), *readers] if whole.any() else readers
+    seeing = np.flatnonzero(first < last)
+    spans = (first[seeing] - low) * (high - low + 1) + last[seeing] - low
+    _, one, group = np.unique(spans, return_index=True, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    members = np.split(seeing[order], np.searchsorted(group[order], np.arange(1, len(one))))
+    return [(who, int(first[who[0]]), int(last[who[0]])) for who in members if len(who)]
 
 
 def _merged(
