@@ -311,8 +311,12 @@ def _html(bundle: Any) -> str:
 def _effects_table(table: pd.DataFrame) -> str:
     from companion.figures import table as make
 
-    shown = table.drop(columns=["notebook"] if len(set(table["notebook"])) == 1 else [])
-    shown = shown.assign(**{name: shown[name].map(_shown) for name in ("from_value", "to_value")})
+    shown = _without_constants(table, ("notebook",))
+    shown = shown.assign(
+        **{name: shown[name].map(_shown) for name in ("from_value", "to_value")},
+        # Without intervals the question does not arise; that is not the same as an unresolved label.
+        intervals_apart=shown["intervals_apart"].map({True: "yes", False: "no"}).fillna("–"),
+    )
     caption = (
         "The largest change of every number that goes with one parameter while all others stay the same. The intervals "
         "belong to the two runs, not to the change: runs share data and resamples."
@@ -333,10 +337,14 @@ def _effects_table(table: pd.DataFrame) -> str:
     return _html(made)
 
 
+def _without_constants(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    return table.drop(columns=[name for name in columns if len(set(table[name])) == 1])
+
+
 def _runs_table(comparison: Comparison) -> str:
     from companion.figures import table as make
 
-    shown = comparison.runs.drop(columns=["error"])
+    shown = _without_constants(comparison.runs.drop(columns=["error"]), ("notebook", "commit"))
     shown = shown.assign(**{name: shown[name].map(_shown) for name in comparison.varied})
     return _html(
         make(shown, name="runs", caption="Every run, with the parameters that vary.", formats={"seconds": ".1f"})
@@ -381,8 +389,10 @@ def _chart(data: pd.DataFrame, numbers: Sequence[str], name: str, order: Sequenc
 
     groups = list(dict.fromkeys(data["others"]))
     colour: Any = alt.value(CATEGORICAL[0])
+    offset: dict[str, Any] = {}
     if 1 < len(groups) <= _MOST_COLOURS:
         scale = alt.Scale(domain=groups, range=list(CATEGORICAL[: len(groups)]))
+        offset = {"xOffset": alt.XOffset("others:N", sort=groups)}  # intervals of other runs stand side by side
         colour = alt.Color(
             "others:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=1, labelLimit=600)
         )
@@ -392,6 +402,7 @@ def _chart(data: pd.DataFrame, numbers: Sequence[str], name: str, order: Sequenc
             x=alt.X("value:N", sort=list(order), title=name, axis=alt.Axis(labelAngle=0)),
             color=colour,
             detail="others:N",
+            **offset,
             tooltip=["run:N", "value:N", "others:N", *(alt.Tooltip(f"{end}:Q", format=".4f") for end in _ENDS)],
         )
         rule = base.mark_rule(opacity=0.6).encode(
