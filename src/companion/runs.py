@@ -134,11 +134,12 @@ def read_notebook(path: Path) -> Any:
         If the file cannot be read as a notebook.
     """
     import jupytext
+    from nbformat import ValidationError
 
     try:
         notebook = jupytext.read(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable notebook ({error})") from error
+    except (OSError, ValueError, ValidationError) as error:
+        raise InputError(f"{path}: not a readable notebook ({str(error).splitlines()[0]})") from error
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     for position, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{position:03d}"
