@@ -217,11 +217,7 @@ def test_the_operating_curves_ring_the_best_points_within_the_limit(browser, tmp
                 for name, part in curves.groupby("verifier", sort=False)
             }
             want = {name: row["violation_recall"] for name, row in best.items() if row is not None}
-            rows = (
-                page.rows("verifier", "best", "violation_recall")
-                if want
-                else pd.DataFrame({"verifier": [], "violation_recall": []})
-            )
+            rows = page.rows("verifier", "best", "violation_recall")
             assert rows.groupby("verifier")["violation_recall"].max().to_dict() == pytest.approx(want, abs=5e-4)
 
 

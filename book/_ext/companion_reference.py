@@ -209,6 +209,50 @@ def explain_terms(app: Sphinx, pagename: str, templatename: str, context: dict[s
     context["body"] = _TERM.sub(link, body)
 
 
+def offer_downloads(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Offer each chapter as text notebook and as .ipynb, whichever of the two the page was made from."""
+    if app.builder.format != "html" or not pagename.startswith("notebooks/"):
+        return
+    for group in context.get("header_buttons", []):
+        if group.get("label") != "download-buttons":
+            continue
+        links = [button for button in group["buttons"] if button.get("type") == "link"]
+        if not links:
+            continue
+        offered = [_download(app, pagename, suffix, context) for suffix in (".md", ".ipynb")]
+        others = [button for button in group["buttons"] if button.get("type") != "link"]
+        group["buttons"] = [{**links[-1], **found} for found in offered if found] + others
+
+
+def _download(app: Sphinx, pagename: str, suffix: str, context: dict[str, Any]) -> dict[str, str] | None:
+    from companion.paths import project_root
+
+    target = Path(app.outdir) / "_sources" / f"{pagename}{suffix}"
+    made_from = Path(app.env.doc2path(pagename)).suffix
+    text = project_root() / f"{pagename}.md"
+    if suffix != made_from:
+        if not text.is_file():
+            return None
+        content = text.read_text(encoding="utf-8") if suffix == ".md" else _as_notebook(text)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.is_file() or target.read_text(encoding="utf-8") != content:
+            target.write_text(content, encoding="utf-8")
+    return {
+        "url": f"{context['pathto']('_sources', 1)}/{pagename}{suffix}",
+        "text": suffix,
+        "tooltip": "Download as text notebook" if suffix == ".md" else "Download as Jupyter notebook",
+        "label": "download-source-button" if suffix == ".md" else "download-notebook-button",
+    }
+
+
+def _as_notebook(path: Path) -> str:
+    import nbformat
+
+    from companion import runs
+
+    return str(nbformat.writes(runs.read_notebook(path))) + "\n"
+
+
 def as_literal(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Show what a module's docstring sets off by indenting (layouts, shapes) as it is written."""
     if what != "module":
@@ -246,6 +290,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", as_literal)
     app.connect("env-get-outdated", read_again)
     app.connect("html-page-context", explain_terms)
+    # After every other extension has had its say about the buttons.
+    app.connect("html-page-context", offer_downloads, priority=995)
     app.add_css_file("terms.css")
     app.add_js_file("terms.js", loading_method="defer")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,192 @@
+"""Pages beyond the chapters, in the built book: claims, terms, commands, API, downloads."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+
+import nbformat
+import pytest
+from _site import ROOT, SMALL, Visit, once, open_browser, shared_folder
+from bs4 import BeautifulSoup
+
+from companion import book, published, runs
+
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The real book, shared with every other test that opens it."""
+    return once(
+        shared_folder(tmp_path_factory), "site", lambda target: book.build(SMALL, target, say=lambda line: None)
+    )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as started:
+        yield started
+
+
+def soup_of(site, page):
+    return BeautifulSoup((site / f"{page}.html").read_text(encoding="utf-8"), "html.parser")
+
+
+def test_the_address_without_a_page_leads_to_the_front_page(site):
+    refresh = BeautifulSoup((site / "index.html").read_text(encoding="utf-8"), "html.parser").find("meta")
+    assert refresh["content"].endswith("url=notebooks/00-front.html")
+
+
+def test_the_front_page_shows_the_chain_with_intervals_and_doors(site):
+    page = soup_of(site, "notebooks/00-front")
+    steps = page.select(".companion-chain li")
+    assert [step.select_one(".companion-step-name").text for step in steps] == [
+        "Stored",
+        "Retrieved",
+        "Exposed",
+        "Disclosed",
+    ]
+    for step in steps[1:]:
+        assert re.fullmatch(r"\d+% interval \[[^,]+, [^,]+\]", step.select_one(".companion-step-interval").text)
+    assert len(page.select(".sd-card")) == 4
+
+
+@pytest.mark.browser
+def test_claims_can_be_filtered_by_stage_and_status_with_the_keyboard(site, browser):
+    table = published.figures()
+    with Visit(browser, site / "notebooks" / "07-claims.html") as visit:
+        page = visit.page
+        rows = page.locator("#table-claims tbody tr:visible")
+        assert rows.count() == len(table)
+        stage, status = page.get_by_label("stage", exact=False).first, page.get_by_label("status", exact=False).first
+        for name in dict.fromkeys(table["stage"]):
+            stage.select_option(name)
+            assert rows.count() == (table["stage"] == name).sum()
+        stage.select_option("exposure")
+        status.select_option("recomputed")
+        assert rows.count() == (table["stage"] == "exposure").sum()
+        assert page.locator(".companion-count").inner_text() == f"{rows.count()} of {len(table)} rows"
+        stage.focus()
+        page.keyboard.press("Home")
+        page.keyboard.press("Tab")
+        assert status.evaluate("(menu) => menu === document.activeElement")
+        assert rows.count() == page.locator('#table-claims tbody tr[data-status="recomputed"]').count()
+        assert visit.errors == []
+
+
+@pytest.mark.browser
+def test_without_scripts_every_claim_is_there_and_no_menu(site, browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((site / "notebooks" / "07-claims.html").as_uri())
+    assert page.locator("#table-claims tbody tr:visible").count() == len(published.figures())
+    assert not page.locator(".companion-filters").is_visible()
+    context.close()
+
+
+def test_every_link_to_a_term_carries_its_definition(site):
+    glossary = soup_of(site, "book/glossary")
+    known = {term["id"]: " ".join(term.find_next("dd").text.split()) for term in glossary.select("dl.glossary dt[id]")}
+    assert len(known) > 30
+    pages = 0
+    for path in [*sorted(site.glob("notebooks/*.html")), site / "book" / "methods.html"]:
+        soup = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+        links = soup.select('a[href*="glossary.html#term-"]')
+        pages += bool(links)
+        for link in links:
+            assert "companion-term" in link["class"]
+            assert link["title"] == known[link["href"].partition("#")[2]]
+    assert pages >= 2
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_definition_shows_on_hover_and_focus_and_goes_with_escape(site, browser, width):
+    with Visit(browser, site / "book" / "methods.html", width=width) as visit:
+        page, note = visit.page, visit.page.locator("#companion-definition")
+        link = page.locator("a.companion-term").first
+        assert not note.is_visible()
+        assert link.get_attribute("title") is None
+        link.hover()
+        assert note.is_visible()
+        assert "settles it" in note.inner_text()
+        page.keyboard.press("Escape")
+        assert not note.is_visible()
+        for place in range(page.locator("a.companion-term").count()):
+            term = page.locator("a.companion-term").nth(place)
+            term.focus()
+            assert term.get_attribute("aria-describedby") == "companion-definition"
+            box = note.bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= width
+        page.locator("body").click(position={"x": 2, "y": 2})
+        page.wait_for_timeout(400)
+        assert not note.is_visible()
+        assert visit.errors == []
+
+
+def test_commands_page_has_every_command_and_option(site):
+    import typer
+
+    from companion.cli import app
+
+    text = soup_of(site, "book/commands").select_one("article").text
+    command = typer.main.get_command(app)
+    assert len(command.commands) >= 10
+    for name, inner in command.commands.items():
+        assert f"companion {name}" in text
+        for option in inner.params:
+            if option.param_type_name == "option":
+                assert max(option.opts, key=len) in text, (name, option.opts)
+
+
+def test_api_pages_document_every_public_module_and_name(site):
+    from companion_reference import public_modules
+
+    pages = [soup_of(site, f"book/api/{path.stem}") for path in (ROOT / "book" / "api").glob("*.md")]
+    ids = {tag["id"] for page in pages for tag in page.select("[id]")}
+    missing = []
+    for name in public_modules():
+        module = importlib.import_module(f"companion.{name}")
+        for key in getattr(module, "__all__", ()):
+            thing = getattr(module, key)
+            if callable(thing) and getattr(thing, "__doc__", None) and not name.count("."):
+                missing += [f"{name}.{key}"] if f"companion.{name}.{key}" not in ids else []
+    assert missing == []
+    assert "companion.scoring.score_routes" in ids
+    assert "companion.bootstrap.ratio_means" in ids
+
+
+def test_methods_number_their_equations_once_and_name_functions_that_exist(site):
+    page = soup_of(site, "book/methods")
+    numbers = [tag.text for tag in page.select(".eqno")]
+    assert len(numbers) >= 10
+    assert len(set(numbers)) == len(numbers)
+    text = (ROOT / "book" / "methods.md").read_text(encoding="utf-8")
+    named = re.findall(r"\{py:(?:mod|func)\}`([\w.]+)`", text)
+    links = {link["href"].partition("#")[2] for link in page.select("a.reference.internal[href*='api/']")}
+    for name in named:
+        assert name in links or f"module-{name}" in links, f"{name} has no place in the API pages"
+
+
+def test_chapters_can_be_taken_away_as_text_and_as_notebook(site):
+    for chapter in runs.chapter_paths():
+        page = soup_of(site, f"notebooks/{chapter.stem}")
+        links = {link.text.strip(): link["href"] for link in page.select(".dropdown-download-buttons a")}
+        assert set(links) == {".md", ".ipynb"}
+        text = (site / "notebooks" / links[".md"]).resolve()
+        assert text.read_bytes() == chapter.read_bytes()
+        node = nbformat.read((site / "notebooks" / links[".ipynb"]).resolve(), as_version=4)
+        assert len(node.cells) > 3
+
+
+def test_the_changelog_and_citation_are_those_of_the_project(site):
+    changelog = soup_of(site, "book/changelog").select_one("article").text
+    for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            assert line.strip("# []") in changelog
+    cite = soup_of(site, "book/cite").select_one("article").text
+    assert "arXiv:2610.07309" in cite
+    assert "Admissibility companion" in cite
