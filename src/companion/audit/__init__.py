@@ -6,7 +6,7 @@ from companion.audit.core import Audit, Options, audit
 from companion.audit.faults import Fault, FaultsError, examine_folder, listing
 from companion.audit.findings import Check, run_checks
 from companion.audit.intake import Intake, take_in
-from companion.audit.narrowing import macro_width, narrowing, over_arms
+from companion.audit.narrowing import macro_width, narrowing, over_arms, remaining
 
 __all__ = [
     "Audit",
@@ -24,6 +24,7 @@ __all__ = [
     "narrowing",
     "over_arms",
     "read_csv",
+    "remaining",
     "run_checks",
     "take_in",
     "unguard",

@@ -272,3 +272,31 @@ def _implied(records: Records, own: pd.DataFrame, labels: pd.DataFrame, axis: st
         encode(labels["memory_id"], known.memories, "labels", "memory_id"),
     )
     return values[axis]
+
+
+def remaining(table: pd.DataFrame, widths: pd.Series) -> pd.DataFrame:
+    """Say how wide the bounds still are after settling the labels that matter most, one after the other.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `narrowing` returns.
+    widths : Series
+        What `macro_width` returns.
+
+    Returns
+    -------
+    DataFrame
+        ``arm``, ``labels`` (number settled, from 0), ``width``: at most so much is left, whichever way they turn out.
+        Labels go in the order of `over_arms`. Those that could change an anchor are left out, because their effects do
+        not simply add up.
+    """
+    sure = table.assign(sure=table[["narrows_if_no", "narrows_if_yes"]].min(axis=1))
+    key = ["query_id", "memory_id", "axis"]
+    moving = sure.groupby(key)["changes_anchors"].transform("any").astype(bool)
+    sure = sure[~moving & (sure["sure"] > 0)]
+    order = over_arms(sure)[key].assign(place=lambda frame: np.arange(1, len(frame) + 1))
+    taken = sure.merge(order, on=key).pivot_table(index="place", columns="arm", values="sure", aggfunc="sum")
+    taken = taken.reindex(index=np.arange(len(order) + 1), columns=widths.index).fillna(0.0).cumsum()
+    left = (widths - taken).rename_axis(index="labels").reset_index().melt("labels", var_name="arm", value_name="width")
+    return left[["arm", "labels", "width"]].sort_values(["arm", "labels"], ignore_index=True)
