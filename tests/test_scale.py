@@ -212,12 +212,12 @@ def test_a_query_in_two_parts_is_refused(parts, tmp_path):
 
 def test_populations_are_not_pooled_over_parts(whole, tmp_path):
     table = tables.read_table(whole / "rankings.parquet", "rankings")
-    late = table["query_id"] > "q060"
+    late = table["query_id"] >= "q060"  # the second of two parts
     source = {name: whole / f"{name}.parquet" for name in ("memories", "queries", "labels")}
     source["rankings"] = tmp_path / "rankings.parquet"
     table.assign(population=np.where(late, "ours", "theirs")).to_parquet(source["rankings"])
-    out = scale.partition(source, tmp_path / "parts", rows_per_part=300)
-    with pytest.raises(InputError, match="population"):
+    out = scale.partition(source, tmp_path / "parts", rows_per_part=2000)
+    with pytest.raises(InputError, match="part 1: population 'ours' is mixed with 'theirs' of part 0"):
         scale.score_partitions(out)
 
 
