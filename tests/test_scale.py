@@ -248,7 +248,7 @@ def test_command_prints_what_score_prints(whole, parts):
     options = ["--reference", "arm-0", "--replicates", "200", "--json"]
     files = [word for name in messy() for word in (f"--{name}", str(whole / f"{name}.parquet"))]
     here = CliRunner().invoke(app, ["score", *files, *options])
-    there = CliRunner().invoke(app, ["scale", "score", str(parts), *options])
+    there = CliRunner().invoke(app, ["score-parts", str(parts), *options])
     assert here.exit_code == there.exit_code == 0, there.output
     assert json.loads(there.stdout) == json.loads(here.stdout)
 

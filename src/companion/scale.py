@@ -288,7 +288,7 @@ def list_parts(folder: str | os.PathLike[str]) -> list[str]:
     folder = Path(folder)
     for name in ("queries.parquet", "rankings", "labels"):
         if not (folder / name).exists():
-            raise InputError(f"{folder}: {name} is missing; expected partitioned records (companion scale partition)")
+            raise InputError(f"{folder}: {name} is missing; expected partitioned records (companion partition)")
     found = {
         path.name.removeprefix("part=") for name in _SPLIT for path in (folder / name).glob("part=*") if path.is_dir()
     }

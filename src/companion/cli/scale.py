@@ -1,4 +1,4 @@
-"""``companion scale``: record tables larger than memory, partitioned by query and scored part by part."""
+"""``companion partition`` and ``companion score-parts``: record tables that are larger than memory."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ import typer
 from companion.cli._common import JSON_OPTION
 from companion.cli.score import _report
 
-group = typer.Typer(no_args_is_help=True, help="Score record tables that are larger than memory.")
-
 _PARTITION_HELP = """Write record tables as Parquet partitioned by query; Parquet input is streamed.
 
-Example: `companion scale partition records/ --out parts/`
+Example: `companion partition records/ --out parts/`
 """
 
 _SCORE_HELP = """Score partitioned records; the numbers are those of `companion score` on the whole tables, bit for bit.
 
-Example: `companion scale score parts/ --jobs 4 --reference global_dense`
+Example: `companion score-parts parts/ --jobs 4 --reference global_dense`
 """
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group of commands to the app."""
-    group.command("partition", help=_PARTITION_HELP)(partition)
-    group.command("score", help=_SCORE_HELP)(score)
-    app.add_typer(group, name="scale")
+    """Add this module's commands to the app."""
+    app.command("partition", help=_PARTITION_HELP)(partition)
+    app.command("score-parts", help=_SCORE_HELP)(score_parts)
 
 
 def partition(
@@ -46,7 +43,7 @@ def partition(
     typer.echo(f"{out}: {len(scale.list_parts(out))} parts")
 
 
-def score(
+def score_parts(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Partitioned records.")],
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on this Dask cluster, such as tcp://host:8786.")
