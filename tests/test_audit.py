@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from companion import scoring
 from companion.audit import Context, FaultsError, Options, audit, findings, guard, read_csv, report, take_in, unguard
 from companion.audit.cells import shown, write_csv
-from companion.audit.narrowing import macro_width, narrowing, over_arms
+from companion.audit.narrowing import macro_width, narrowing, over_arms, remaining
 from companion.audit.planted import ROUTE, demo_records, plant
 from companion.cli import app
 from companion.errors import InputError
@@ -377,6 +377,24 @@ def test_the_ranking_over_arms_adds_up():
     assert over_arms(table.head(0)).empty
     single = table[(table["open_axes"] == 1) & ~table["changes_anchors"]]
     assert np.allclose(single["narrows_if_no"], single["narrows_if_yes"])
+
+
+def test_the_width_that_remains_is_what_scoring_gives(found):
+    """Settle the first labels of the order one way or the other, and score again."""
+    left = remaining(found.narrowing, found.widths)
+    moving = found.narrowing.groupby(["query_id", "memory_id", "axis"])["changes_anchors"].transform("any")
+    order = over_arms(found.narrowing[~moving.astype(bool)])
+    rng = np.random.default_rng(0)
+    for number in (1, 5, int(left["labels"].max())):
+        labels = found.records.labels.copy()
+        for row in order.head(number).itertuples():
+            here = (labels["query_id"] == row.query_id) & (labels["memory_id"] == row.memory_id)
+            assert here.any()
+            labels.loc[here, row.axis] = bool(rng.integers(2))
+        after = macro_width(scoring.score_routes(replace(found.records, labels=labels)))
+        said = left[left["labels"] == number].set_index("arm")["width"]
+        assert (after <= said + 1e-12).all(), number
+        assert after.to_dict() == pytest.approx(said.to_dict(), abs=1e-12)
 
 
 def test_settling_every_sole_label_leaves_the_width_that_is_said(found):

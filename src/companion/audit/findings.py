@@ -435,6 +435,7 @@ def stale_twins(context: Context) -> Check:
     )  # fmt: skip
 
 
+_CELLS = 10_000_000
 _OUTDATED = ("superseded", "stale", "forgotten")
 _TWIN_LIMITS = (
     "Copies are recognised by their wording (cosine of character n-grams at least "
@@ -477,11 +478,15 @@ def _similar(text: pd.Series, old: np.ndarray, others: np.ndarray) -> list[tuple
         both = normalize(grams.fit_transform(text.iloc[np.concatenate([old, others])]))
     except ValueError:  # nothing but spaces
         return []
-    left, right = both[: len(old)], both[len(old) :]
-    product = (left @ right.T).tocoo()
-    near = product.data >= TWIN_SIMILARITY
-    cells = zip(product.row[near], product.col[near], product.data[near], strict=True)
-    return [(int(old[a]), int(others[b]), float(cosine)) for a, b, cosine in cells]
+    right = both[len(old) :].T.tocsr()
+    step = max(1, _CELLS // len(others))  # common n-grams fill the product, so it is made in strips
+    found = []
+    for first in range(0, len(old), step):
+        product = (both[first : min(first + step, len(old))] @ right).tocoo()
+        near = product.data >= TWIN_SIMILARITY
+        cells = zip(product.row[near] + first, product.col[near], product.data[near], strict=True)
+        found += [(int(old[a]), int(others[b]), float(cosine)) for a, b, cosine in cells]
+    return found
 
 
 def ghosts(context: Context) -> Check:
