@@ -178,6 +178,10 @@ def test_bad_destinations_are_refused(tiny, tmp_path):
         sweep.run_sweep(plan, tiny)
     with pytest.raises(InputError, match="jobs 0"):
         sweep.run_sweep(plan, tmp_path / "out", jobs=0)
+    (tmp_path / "mine" / "runs" / ".kept").mkdir(parents=True)
+    with pytest.raises(InputError, match="holds other files"):
+        sweep.run_sweep(plan, tmp_path / "mine")
+    assert (tmp_path / "mine" / "runs" / ".kept").is_dir()
     (tmp_path / "out").mkdir()
     with (tmp_path / "out" / ".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -304,6 +308,21 @@ def test_killed_at_random_moments_then_resumed(tiny, tmp_path):
     for values in keys:
         line = f"{values['a']} {values['b']} plain"
         assert ran(tiny).count(line) == before.count(line)
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_ends_at_once_and_leaves_nobody_behind(tiny, tmp_path):
+    leader = start(write_plan(tiny, "grid: {a: [1, 2, 3, 4, 5, 6, 7, 8]}\n"), tmp_path / "out")
+    deadline = time.monotonic() + 120
+    while not ran(tiny) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    family = psutil.Process(leader.pid).children(recursive=True)
+    leader.send_signal(signal.SIGINT)
+    assert leader.wait(30) == 130
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+    assert not (tmp_path / "out" / "headline.csv").exists()
+    assert not (tmp_path / "out" / ".scratch").exists()
 
 
 def finished(out: Path) -> list[str]:

@@ -39,6 +39,7 @@ from companion.errors import InputError
 Say = Callable[[str], None]
 
 PLAN_FILE = "sweep.json"
+LOCK_FILE = ".lock"
 HEADLINE_FILE = "headline.csv"
 RUNS_FOLDER = "runs"
 FINISHED_FILE = "finished.json"
@@ -343,10 +344,9 @@ def run_sweep(
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs {jobs}: expected at least 1")
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: expected a folder, found a file")
-    (folder / RUNS_FOLDER).mkdir(parents=True, exist_ok=True)
+    _check_folder(folder)
     with _only_sweep(folder):
+        (folder / RUNS_FOLDER).mkdir(exist_ok=True)
         _sweep_up(folder)
         _write_plan(plan, folder)
         keys = _keys(plan)
@@ -449,7 +449,7 @@ def _tasks(plan: Plan, waiting: Sequence[Planned], html: bool, timeout: int, rem
 @contextlib.contextmanager
 def _only_sweep(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; the system frees it when this process ends, however it ends."""
-    with (folder / ".lock").open("w") as file:
+    with (folder / LOCK_FILE).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -457,6 +457,19 @@ def _only_sweep(folder: Path) -> Iterator[None]:
                 f"{folder}: another sweep is at work here; wait for it, or choose another folder"
             ) from error
         yield
+
+
+def _check_folder(folder: Path) -> None:
+    """Make the folder, or refuse one that is not a sweep's: what looks like leftovers in it will be removed."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: expected a folder, found a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        own = any((folder / name).exists() for name in (PLAN_FILE, LOCK_FILE))
+        if not own and any(folder.iterdir()):
+            raise InputError(f"{folder}: holds other files; expected a new folder, or that of an earlier sweep")
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror or error}; expected a folder that can be written") from error
 
 
 def _sweep_up(folder: Path) -> None:
@@ -477,6 +490,13 @@ def _write_plan(plan: Plan, folder: Path) -> None:
 
 
 def _keep(target: Path, outcome: _Outcome, key: str) -> None:
+    try:
+        _put(target, outcome, key)
+    except OSError as error:
+        raise InputError(f"{target}: {error.strerror or error}; expected a place that can be written") from error
+
+
+def _put(target: Path, outcome: _Outcome, key: str) -> None:
     """Put the files of a run in place as a whole: the folder appears by one rename, with its marker in it."""
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     staging.chmod(0o755)
@@ -561,18 +581,24 @@ class _Slot:
         self._settings = (threads, str(scratch))
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._pid = 0
+        self._closed = False
 
     def perform(self, task: _Task) -> _Outcome:
+        if self._closed:
+            return _Outcome(error="the sweep was stopped")
         try:
             return self._ready().submit(_perform, task).result()
         except BrokenProcessPool as error:
-            self.stop()
-            return _Outcome(
-                error="the process that ran it was killed", trace="".join(traceback.format_exception(error))
-            )
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.shutdown(wait=True)
+            return _Outcome(error="the process that ran it was killed", trace=_trace(error))
+        except Exception as error:  # such as a full disk where the worker keeps its scratch
+            return _Outcome(error=_reason(error), trace=_trace(error))
 
     def _ready(self) -> concurrent.futures.ProcessPoolExecutor:
         if self._pool is None:
+            self._pid = 0
             # Spawned, not forked: a fork would copy locks that threads of this process hold.
             self._pool = concurrent.futures.ProcessPoolExecutor(
                 1, multiprocessing.get_context("spawn"), _begin_worker, self._settings
@@ -580,12 +606,14 @@ class _Slot:
             self._pid = self._pool.submit(os.getpid).result()
         return self._pool
 
-    def stop(self) -> None:
-        """End the worker at once; the kernel that it runs ends when it sees its parent gone."""
+    def close(self) -> None:
+        """Take no more runs, and end the one at work; its kernel ends when it sees its parent gone."""
+        self._closed = True
         pool, self._pool = self._pool, None
         if pool is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGTERM)
+            if self._pid:  # 0 would mean this process and its whole group
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGTERM)
             pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -632,7 +660,7 @@ def _on_processes(tasks: Sequence[_Task], jobs: int, folder: Path) -> Generator[
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
             for slot in slots:
-                slot.stop()
+                slot.close()
             shutil.rmtree(scratch, ignore_errors=True)
 
 
