@@ -14,6 +14,7 @@ Run: python benchmarks/sweep.py [--repeats 3] [--kills 10] [--jobs 2]
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import resource
 import signal
@@ -64,6 +65,9 @@ def light_parameters() -> dict[str, object]:
 
 def rerun_ratio(repeats: int) -> float:
     from companion import runs
+
+    # As in the workers of a sweep, for both: idle threads of numerical libraries spin and would be counted.
+    os.environ["OMP_NUM_THREADS"] = "1"
 
     with tempfile.TemporaryDirectory() as folder:
 
