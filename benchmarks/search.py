@@ -1,3 +1,4 @@
+# ruff: noqa: E402  (threads are fixed before numpy is imported)
 """How fast, and how large, exact search is: ratios within one run, so that they mean the same on any machine.
 
 Run: ``python benchmarks/search.py`` (about two minutes), or with ``--full`` to add the 182,908 x 4,096 memory-mapped
@@ -6,7 +7,8 @@ case (3 GB of disk in ``--folder``). Prints one line per case; ``--json`` prints
 Times are processor time of one thread, so that neither other programs nor waiting threads enter the ratios.
 
 Cases
-    product   exact search against one plain matrix product plus a partial sort, on the same candidates (target 1.3)
+    product   exact search against one plain matrix product plus a partial sort, on the same candidates (target 1.3);
+              at 5,000 memories scoring the best hundred again in float64 costs as much as the product itself
     spaces    time per query of a namespace search against a global one as namespaces multiply (falls like the pool)
     large     182,908 vectors: time per query, and peak memory against the vectors' size (target 1.25)
 """

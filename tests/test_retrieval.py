@@ -500,13 +500,17 @@ def test_prompts_lengths_and_number_formats_do_not_share_vectors(cache):
     assert len(network.seen) == 20
 
 
-def test_memory_mapped_vectors_are_the_same_and_mapped(cache):
+def test_memory_mapped_vectors_are_the_same_and_mapped(cache, monkeypatch):
     encoder = _encoder(Network(), flush_every=10)
     plain = encoder.encode(TEXTS)
     mapped = encoder.encode(TEXTS, memory_map=True)
     assert isinstance(mapped, np.memmap)
     np.testing.assert_array_equal(plain, mapped)
     np.testing.assert_array_equal(plain, encoder.encode(TEXTS, memory_map=True))
+    assert not isinstance(plain, np.memmap)
+    monkeypatch.setattr(encoders, "MAP_ABOVE", 100)
+    assert isinstance(encoder.encode(TEXTS), np.memmap)
+    assert encoder.encode([]).shape[0] == 0
 
 
 def test_wrong_weights_missing_models_and_missing_texts_are_refused(cache, monkeypatch, tmp_path):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 """SHA-256 of ``model.safetensors`` in the packaged all-MiniLM-L6-v2."""
 
 Kind = Literal["document", "query"]
+
+MAP_ABOVE = 1 << 30
+"""Bytes of vectors above which they are memory-mapped rather than held."""
 
 _DIGEST = np.dtype("S32")
 _WEIGHTS = ("*.safetensors", "*.bin", "*.onnx")
@@ -174,7 +178,7 @@ class Encoder:
         name = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
         return VectorStore(cache_dir() / "vectors" / name)
 
-    def encode(self, texts: Sequence[str], kind: Kind = "document", *, memory_map: bool = False) -> np.ndarray:
+    def encode(self, texts: Sequence[str], kind: Kind = "document", *, memory_map: bool | None = None) -> np.ndarray:
         """Encode texts as unit vectors, computing only those that are not cached.
 
         Parameters
@@ -183,8 +187,9 @@ class Encoder:
             Any number of texts; repeated texts are encoded once.
         kind : {"document", "query"}
             Decides the prompt.
-        memory_map : bool
-            Return a read-only memory-mapped array (assembled once, in the cache) instead of one in memory.
+        memory_map : bool, optional
+            Return a read-only memory-mapped array (assembled once, in the cache) instead of one in memory. None
+            maps what is larger than `MAP_ABOVE`.
 
         Returns
         -------
@@ -202,6 +207,8 @@ class Encoder:
         prompt = self.prompt(kind)
         keys = np.array([_digest(prompt + text) for text in texts], dtype=_DIGEST)
         self._encode_missing(list(texts), keys, prompt)
+        if memory_map is None:
+            memory_map = len(keys) * self.store.width() * 4 > MAP_ABOVE
         return self.store.gather(keys, memory_map=memory_map)
 
     def _encode_missing(self, texts: list[str], keys: np.ndarray, prompt: str) -> None:
@@ -287,6 +294,13 @@ class VectorStore:
         flat = np.concatenate(keys)
         order = np.argsort(flat, kind="stable")
         return flat[order], places[order], shards
+
+    def width(self) -> int:
+        """Count the dimensions of the stored vectors; 0 when there are none yet."""
+        first = next(self.folder.glob("*.keys.npy"), None)
+        if first is None:
+            return 0
+        return int(np.load(first.with_name(first.name.replace(".keys.", ".vectors.")), mmap_mode="r").shape[1])
 
     def holds(self, keys: np.ndarray) -> np.ndarray:
         """Tell which digests have a vector.
@@ -393,6 +407,10 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def _sha256(path: Path) -> str:
+    # The hub's cache names a weight file by its SHA-256 and links to it; reading gigabytes again tells no more.
+    target = path.resolve().name if path.is_symlink() else ""
+    if re.fullmatch("[0-9a-f]{64}", target):
+        return target
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
