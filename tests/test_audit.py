@@ -517,6 +517,62 @@ def test_options_that_do_not_fit_are_refused():
         audit(own, Options(reference="x"))
 
 
+def fuzzed(rng):
+    """Return small records in which any table, column or value may be missing."""
+
+    def some(values, size):
+        return rng.choice(np.array(values, dtype=object), size)
+
+    count, asked = int(rng.integers(0, 7)), int(rng.integers(1, 4))
+    memories = pd.DataFrame({"memory_id": [f"m{n}" for n in range(count)], "namespace": some(["a", "b", None], count)})
+    extras = {
+        "state": some(["current", "superseded", "forgotten", None], count),
+        "text": some(["a fact", "a fact.", None, "", " "], count),
+        "supersedes": some(["m0", "m1", "gone", None], count),
+        "time": some(["2025-01-01", "soon", None], count),
+        "source": some(["s"], count),
+    }
+    queries = pd.DataFrame({"query_id": [f"q{n}" for n in range(asked)], "namespace": some(["a", "b", None], asked)})
+    more = {
+        "intent": some(["current", "history", "unknown", None], asked),
+        "principal": some(["ann", None], asked),
+        "time": some(["2025-06-01T10:00", None], asked),
+        "source": some(["s", "t"], asked),
+    }
+    memories = memories.assign(**{k: v for k, v in extras.items() if rng.random() < 0.6})
+    queries = queries.assign(**{k: v for k, v in more.items() if rng.random() < 0.6})
+    ids = [f"m{n}" for n in range(count + 1)]  # the last one is a ghost
+    rows = []
+    for query in queries["query_id"]:
+        for arm in ("x", "y"):
+            picked = rng.permutation(ids)[: rng.integers(0, 5)]
+            rows += [(arm, query, n, m) for n, m in enumerate(picked, start=1)]
+    rankings = pd.DataFrame(rows, columns=["arm", "query_id", "rank", "memory_id"])
+    pairs = queries[["query_id"]].merge(pd.DataFrame({"memory_id": ids}), how="cross").sample(frac=0.7, random_state=1)
+    for axis in ("relevant", "scope", "policy", "lifecycle"):
+        if rng.random() < 0.7:
+            pairs[axis] = some([True, True, False, None], len(pairs))
+    book = rankings[["query_id", "arm", "memory_id"]].assign(retrieved=1, exposed=some([1, 0, None], len(rankings)))
+    return Records(
+        memories,
+        queries,
+        pairs if rng.random() < 0.8 else pairs[["query_id", "memory_id"]].head(0),
+        rankings if rng.random() < 0.9 else None,
+        None,
+        book if rng.random() < 0.5 else None,
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_records_are_audited(seed, tmp_path):
+    own = fuzzed(np.random.default_rng(seed))
+    got = audit(own, Options(replicates=50, target_recall="0.5"))
+    written = report.write(got, tmp_path / "r.html")
+    assert len(got.checks) == 6 and written["report"].stat().st_size > 1000
+    body = BeautifulSoup(written["report"].read_text(), "html.parser").find("main").get_text(" ")
+    assert "nan" not in body.lower().split() and "<NA>" not in body
+
+
 # --- hostile text --------------------------------------------------------------------------------------------------
 
 HOSTILE = [

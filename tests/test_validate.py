@@ -141,6 +141,7 @@ def test_everything_is_said_at_once(tmp_path):
         ("rankings", 9, "query_id"),
     }
     assert expected <= said
+    assert ((found["table"] == "rankings") & (found["row"] == 3) & (found["column"] == "score")).sum() == 1
     assert (found["fix"].str.len() > 0).all() and set(found["level"]) <= {"error", "warning"}
 
 

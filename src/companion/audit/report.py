@@ -312,22 +312,28 @@ def _prompt(found: Audit) -> str:
     wide = found.crossing.pivot(index="arm", columns="metric", values="estimate").reindex(
         list(dict.fromkeys(found.crossing["arm"]))
     )
-    worst = str(wide["inadmissible"].idxmax())
     parts = [
         f"<p>{said} Shares are averaged over queries within a source, then over sources.</p>",
-        _bars(
-            wide[["inadmissible", "unresolved", "admissible"]],
-            "prompt-content",
-            "What reached the prompt.",
-            "share of the items in the prompt",
-            "Stacked bars, one per route, of known inadmissible, unresolved and known admissible shares. The known "
-            f"inadmissible share is largest for {shown(worst, 40)}: {number(wide.loc[worst, 'inadmissible'])}.",
-        ),
+        _prompt_bars(wide[wide["inadmissible"].notna()]),
         _estimates(found.crossing, _CROSSING_COLUMNS, "crossing", "What reached the prompt, with intervals"),
     ]
     if found.steps is not None:
         parts.append(_table(found.steps, "steps", "Counts from the ledger, over all queries"))
     return "".join(parts)
+
+
+def _prompt_bars(wide: pd.DataFrame) -> str:
+    if wide.empty:
+        return "<p>For every route some source has no item at all, so no average over sources is defined.</p>"
+    worst = str(wide["inadmissible"].idxmax())
+    return _bars(
+        wide[["inadmissible", "unresolved", "admissible"]],
+        "prompt-content",
+        "What reached the prompt.",
+        "share of the items in the prompt",
+        "Stacked bars, one per route, of known inadmissible, unresolved and known admissible shares. The known "
+        f"inadmissible share is largest for {shown(worst, 40)}: {number(wide.loc[worst, 'inadmissible'])}.",
+    )
 
 
 def _worst(found: Audit) -> str:
