@@ -21,6 +21,8 @@ from companion.errors import InputError
 from companion.paths import project_root
 
 Say = Callable[[str], None]
+# Kept in a finished site: a hash over everything it was built from.
+_MARK = ".companion-site"
 
 
 def build(
@@ -65,9 +67,13 @@ def build(
     plan = _plan(parameters or {})
     _run_chapters(plan, root / "_build" / "runs", jobs, say)
     stage = root / "_build" / "stage" / _stage_name(parameters or {})
-    _fill_stage(root, stage, plan)
+    state = _fill_stage(root, stage, plan)
+    mark = site / _MARK
+    if mark.is_file() and mark.read_text(encoding="utf-8") == state and (site / "index.html").is_file():
+        say("nothing changed since the site was built")
+        return site / "index.html"
     _sphinx(stage, say)
-    _publish(stage / "_build" / "html", site)
+    _publish(stage / "_build" / "html", site, state)
     say(f"site ready in {time.perf_counter() - began:.0f} s")
     return site / "index.html"
 
@@ -180,8 +186,8 @@ def _as_staged(text: str) -> str:
     return _CHAPTER_LINK.sub(r"\1.ipynb", text)
 
 
-def _fill_stage(root: Path, stage: Path, plan: Sequence[_Chapter]) -> None:
-    """Lay out the sources for Sphinx: prose as it is, chapters as executed notebooks, execution switched off."""
+def _stage_sources(root: Path, plan: Sequence[_Chapter]) -> dict[str, bytes]:
+    """Return what Sphinx reads: prose as it is, chapters as executed notebooks, execution switched off."""
     import yaml
 
     wanted: dict[str, bytes] = {"_toc.yml": (root / "_toc.yml").read_bytes()}
@@ -198,6 +204,12 @@ def _fill_stage(root: Path, stage: Path, plan: Sequence[_Chapter]) -> None:
         wanted[path.name] = path.read_bytes()
     for chapter in plan:
         wanted[f"notebooks/{chapter.source.stem}.ipynb"] = _staged_chapter(chapter.executed)
+    return wanted
+
+
+def _fill_stage(root: Path, stage: Path, plan: Sequence[_Chapter]) -> str:
+    """Lay out the sources for Sphinx; return a hash over them and over the code and data behind generated pages."""
+    wanted = _stage_sources(root, plan)
     for name, content in wanted.items():
         target = stage / name
         # Sphinx reads again what is newer than its last look: untouched files must keep their times.
@@ -208,6 +220,10 @@ def _fill_stage(root: Path, stage: Path, plan: Sequence[_Chapter]) -> None:
         name = path.relative_to(stage).as_posix()
         if path.is_file() and name not in wanted and not name.startswith("_build/") and "__pycache__" not in name:
             path.unlink()
+    digest = hashlib.sha256(runs.fingerprint().encode())
+    for name in sorted(wanted):
+        digest.update(name.encode() + b"\0" + hashlib.sha256(wanted[name]).digest())
+    return digest.hexdigest()
 
 
 def _staged_chapter(executed: Path) -> bytes:
@@ -235,12 +251,13 @@ def _sphinx(stage: Path, say: Say) -> None:
         raise runs.RunError("the book does not build:\n" + "\n".join(lines[-40:]))
 
 
-def _publish(made: Path, site: Path) -> None:
+def _publish(made: Path, site: Path, state: str) -> None:
     """Replace the site by the new one in two renames."""
     site.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".companion-site-", dir=site.parent) as folder:
         fresh, old = Path(folder) / "new", Path(folder) / "old"
         shutil.copytree(made, fresh, ignore=shutil.ignore_patterns(".buildinfo", "*.map"))
+        (fresh / _MARK).write_text(state, encoding="utf-8")
         if site.exists():
             site.rename(old)
         fresh.rename(site)
