@@ -4,7 +4,8 @@
    start a kernel and import pandas, altair and seaborn. The two alternate; medians of wall time are compared.
    Processor time is printed too: on a busy machine it is the steadier of the two.
 2. A sweep of 12 reruns: wall time, and how many cores it kept busy.
-3. The same sweep killed with SIGKILL at random moments, then resumed: the final table must equal the undisturbed one.
+3. A sweep of 12 runs of a small notebook, killed with SIGKILL at random moments and resumed: its final table must
+   equal the undisturbed one.
 
 The live part of the chapter (an embedded corpus) is switched off: it measures the encoder, not reruns.
 
@@ -29,6 +30,35 @@ from pathlib import Path
 CHAPTER = "02-support"
 LIGHT = {"corpus": "", "targets": [0.8], "depths": [20]}
 GRID = {"top_k": [5, 10, 20, 50], "target_recall": [0.5, 0.8, 1.0]}
+SMALL = """---
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+```{code-cell} ipython3
+:tags: [parameters]
+
+# Seed.
+seed = 0
+# Draws.
+draws = 10
+```
+
+```{code-cell} ipython3
+import numpy as np
+from companion.figures import say
+
+values = np.random.default_rng(seed).normal(size=draws)
+say("mean", values.mean(), *np.quantile(values, [0.025, 0.975]), headline=True)
+```
+"""
+SMALL_GRID = {"seed": [1, 2, 3, 4], "draws": [10, 100, 1000]}
 COMMAND = [sys.executable, "-c", "from companion.cli import main; main()"]
 
 
@@ -88,11 +118,11 @@ def rerun_ratio(repeats: int) -> float:
     return ratios[0]
 
 
-def write_plan(folder: Path) -> Path:
+def write_plan(folder: Path, notebook: str, parameters: dict[str, object], grid: dict[str, list]) -> Path:
     import yaml
 
-    plan = folder / "grid.yaml"
-    plan.write_text(yaml.safe_dump({"notebook": CHAPTER, "parameters": light_parameters(), "grid": GRID}))
+    plan = folder / f"{Path(notebook).stem}.yaml"
+    plan.write_text(yaml.safe_dump({"notebook": notebook, "parameters": parameters, "grid": grid}))
     return plan
 
 
@@ -102,8 +132,11 @@ def start(plan: Path, out: Path, jobs: int) -> subprocess.Popen[bytes]:
 
 
 def whole_sweep(plan: Path, out: Path, jobs: int) -> float:
-    wall, processor = timed(lambda: start(plan, out, jobs).wait())
-    print(f"12 reruns with {jobs} jobs: {wall:.1f} s, {processor / wall:.2f} cores busy.\n", flush=True)
+    codes: list[int] = []
+    wall, processor = timed(lambda: codes.append(start(plan, out, jobs).wait()))
+    if codes != [0]:
+        sys.exit(f"FAILED: the sweep {plan.name} ended with code {codes[0]}")
+    print(f"{plan.stem}, 12 runs with {jobs} jobs: {wall:.1f} s, {processor / wall:.2f} cores busy.\n", flush=True)
     return wall
 
 
@@ -136,7 +169,9 @@ def main(repeats: int, count: int, jobs: int) -> None:
     ratio = rerun_ratio(repeats)
     with tempfile.TemporaryDirectory(prefix="companion-sweep-") as name:
         folder = Path(name)
-        plan = write_plan(folder)
+        whole_sweep(write_plan(folder, CHAPTER, light_parameters(), GRID), folder / "chapter", jobs)
+        (folder / "small.md").write_text(SMALL)
+        plan = write_plan(folder, "small.md", {}, SMALL_GRID)
         lasts = whole_sweep(plan, folder / "undisturbed", jobs)
         want = (folder / "undisturbed" / "headline.csv").read_bytes()
         kills(plan, folder, want, jobs, count, lasts)
