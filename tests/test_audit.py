@@ -716,7 +716,7 @@ def test_the_report_names_every_finding_and_holds_intervals(found, tmp_path):
     for c in found.checks:
         assert body.find(id=f"check-{c.kind}") is not None and c.title in text
     row = found.summary.value(ROUTE, "evidence_recall")
-    assert f"{row['estimate']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" in text
+    assert f"{row['estimate']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" in text.replace("\u00a0", " ")
     assert (tmp_path / "report-tables" / "worst_queries.csv").is_file()
     ids = [tag["id"] for tag in body.select("[id]")]
     assert len(ids) == len(set(ids))

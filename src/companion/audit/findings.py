@@ -536,7 +536,7 @@ def ghosts(context: Context) -> Check:
         f"{'it' if len(evidence) == 1 else 'them'} ({listed(evidence['memory_id'])})."
         " The lifecycle is unresolved here: the records do not say whether it was deleted, expired or moved.",
         "Delete from every index when you delete from the store, and check at retrieval that an id still exists. "
-        "`companion score` refuses these records until that is settled.",
+        "Until that is settled, companion score refuses these records.",
         "A store exported later than the log was written makes ghosts of its own.",
         _sorted(evidence, ["prompts", "queries"], [False, False]),
     )  # fmt: skip

@@ -465,7 +465,7 @@ def _estimates(rows: pd.DataFrame, columns: Mapping[str, str], name: str, captio
     for metric, heading in columns.items():
         part = places.merge(rows[rows["metric"] == metric], on=keys, how="left")
         ends = zip(part["estimate"], part["low"], part["high"], strict=True)
-        table[heading] = [interval(*cells, fmt) for cells in ends]
+        table[heading] = [interval(*cells, fmt).replace(", ", ",\u00a0") for cells in ends]
     body = table_html(pd.DataFrame(table), name=name, caption=caption)
     return f"<div class='companion-block'>{body}</div>"
 
