@@ -60,7 +60,7 @@ def test_claims_can_be_filtered_by_stage_and_status_with_the_keyboard(site, brow
         page = visit.page
         rows = page.locator("#table-claims tbody tr:visible")
         assert rows.count() == len(table)
-        stage, status = page.get_by_label("stage", exact=False).first, page.get_by_label("status", exact=False).first
+        stage, status = (page.get_by_role("combobox", name=name) for name in ("stage", "status"))
         for name in dict.fromkeys(table["stage"]):
             stage.select_option(name)
             assert rows.count() == (table["stage"] == name).sum()

@@ -209,6 +209,22 @@ def explain_terms(app: Sphinx, pagename: str, templatename: str, context: dict[s
     context["body"] = _TERM.sub(link, body)
 
 
+def name_toggles(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Give the sidebar's arrows a name; the theme draws them as bare icons."""
+    made = context.get("generate_toctree_html")
+    if made is None:
+        return
+
+    def named(kind: str, **options: Any) -> Any:
+        tree = made(kind=kind, **options)
+        for item in tree.select("details > summary") if hasattr(tree, "select") else []:
+            link = item.find_parent("li").find("a")
+            item["aria-label"] = f"Pages of {link.get_text(strip=True)}" if link else "More pages"
+        return tree
+
+    context["generate_toctree_html"] = named
+
+
 def offer_downloads(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Offer each chapter as text notebook and as .ipynb, whichever of the two the page was made from."""
     if app.builder.format != "html" or not pagename.startswith("notebooks/"):
@@ -292,6 +308,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", explain_terms)
     # After every other extension has had its say about the buttons.
     app.connect("html-page-context", offer_downloads, priority=995)
+    app.connect("html-page-context", name_toggles, priority=995)
     app.add_css_file("terms.css")
     app.add_js_file("terms.js", loading_method="defer")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
