@@ -317,6 +317,8 @@ def _effects_table(table: pd.DataFrame) -> str:
         # Without intervals the question does not arise; that is not the same as an unresolved label.
         intervals_apart=shown["intervals_apart"].map({True: "yes", False: "no"}).fillna("–"),
     )
+    first = [name for name in (*_EFFECT_COLUMNS[:5], "change", "intervals_apart") if name in shown]
+    shown = shown[[*first, *(name for name in shown if name not in first)]]
     caption = (
         "The largest change of every number that goes with one parameter while all others stay the same. The intervals "
         "belong to the two runs, not to the change: runs share data and resamples."
