@@ -284,15 +284,18 @@ def start(plan: Path, out: Path) -> subprocess.Popen:
 def test_killed_at_random_moments_then_resumed(tiny, tmp_path):
     plan = write_plan(tiny, "grid: {a: [1, 2, 3], b: [0.25, 0.5]}\n")
     undisturbed = tmp_path / "undisturbed"
-    began = time.monotonic()
     assert start(plan, undisturbed).wait(240) == 0
-    lasted = time.monotonic() - began
     want = (undisturbed / "headline.csv").read_bytes()
     assert want.count(b"\n") == 1 + 6 * 3
     out, rng = tmp_path / "out", random.Random(5)
-    for low, high in ((0.3, 0.55), (0.45, 0.7)):
+    # So early after so many starts that the sweep cannot be over, whatever else the machine does.
+    for starts, longest in ((2, 1.5), (1, 0.2)):
+        already = len(ran(tiny))
         leader = start(plan, out)
-        time.sleep(lasted * rng.uniform(low, high))
+        while len(ran(tiny)) < already + starts:
+            assert leader.poll() is None
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, longest))
         family = psutil.Process(leader.pid).children(recursive=True)
         leader.send_signal(signal.SIGKILL)
         leader.wait()
