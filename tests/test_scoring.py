@@ -95,7 +95,7 @@ def small_records(draw):
     st.lists(st.sampled_from(plain.AXES), min_size=1, unique=True),
     st.sampled_from([0.0, 0.5, 1.0]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_equals_the_plain_reference(data, tau, top_k, family, axes, cost):
     records, routes = data
     table = scoring.score_routes(

@@ -28,7 +28,7 @@ TABLES = ("memories", "queries", "labels", "rankings", "work")
 PLAIN = ("global_dense", "namespace_dense")
 """Arms whose routes a frozen run keeps to their full depth, for sweeps over depth."""
 AXES = ("scope", "policy", "lifecycle")
-_VERSIONS = ("numpy", "pandas", "pyarrow", "bm25s", "sentence-transformers", "torch")
+_VERSIONS = ("numpy", "pandas", "pyarrow", "faiss-cpu", "bm25s", "sentence-transformers", "torch")
 # The words of a corpus stay out of the project; when something was said is said by `order`.
 _TEXT = ["text", "time"]
 

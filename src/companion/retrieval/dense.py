@@ -1,18 +1,14 @@
 """Exact inner-product search whose ties do not depend on where a vector happens to lie.
 
-Candidates are found by float32 matrix products, a block of queries against a chunk of vectors at a time. Such sums
-differ in the last bit with the place of a row, so two memories with one and the same text could come out with two
-scores. Everything that could belong to the top k within the rounding error is therefore scored again in float64, one
-row at a time in one fixed order, rounded to float32, and ranked by descending score and ascending memory id. Equal
-vectors get equal scores, and the ranking is the one that a plain sort over all candidates gives.
-
-numpy's matrix product does the work: on the same candidates it is several times faster than the search of the
-faiss wheel, whose BLAS is older (``benchmarks/search.py`` shows both). The tests compare the two.
+faiss finds the candidates in float32. Its sums, like any fast matrix product's, differ in the last bit with the
+position of a row, so two memories with one and the same text could come out with two scores. Everything that
+could belong to the top k within the rounding error is therefore scored again in float64, one row at a time in one
+fixed order, rounded to float32, and ranked by descending score and ascending memory id. Equal vectors get equal
+scores, and the ranking is the one that a plain sort over all candidates gives.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -20,14 +16,11 @@ import numpy as np
 
 from companion.retrieval.pools import Pool
 
-_BLOCK = 256
-"""Queries per matrix product."""
+_BLOCK = 64
+"""Queries per call of faiss: enough for its blocked matrix product."""
 
-_CHUNK = 16_384
-"""Vectors per matrix product; bounds the scores held at a time (16 MB) whatever the size of the corpus."""
-
-_ROWS = 256
-"""Vectors scored again in float64 at a time."""
+_SLACK = 8
+"""Neighbours asked for beyond k, so that ordinary ties at the cut need no second search."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +69,10 @@ def search(vectors: np.ndarray, queries: np.ndarray, pools: list[Pool], tie: np.
         matrix, local_tie = (vectors, tie) if base is None else (_taken(vectors, base, pools, numbers), tie[base])
         for block in _blocks(numbers, pools):
             ranges = np.array([pools[number].ranges for number in block], dtype=np.int64)
-            who, rows = _candidates(matrix, queries[block], ranges, k)
-            ranked = _exact(matrix, queries[block], who, rows, local_tie, k)
-            for number, (positions, exact) in zip(block, ranked, strict=True):
-                found[number] = Hits(positions if base is None else base[positions], exact)
+            near = _candidates(matrix, queries[block], ranges, k)
+            for number, (rows, approximate) in zip(block, near, strict=True):
+                hits = _exact(matrix, queries[number], rows, approximate, local_tie, k)
+                found[number] = hits if base is None else Hits(base[hits.positions], hits.scores)
     return found
 
 
@@ -140,66 +133,76 @@ def _blocks(numbers: list[int], pools: list[Pool]) -> list[list[int]]:
     return [same[start : start + _BLOCK] for same in by_count.values() for start in range(0, len(same), _BLOCK)]
 
 
-def _candidates(matrix: np.ndarray, queries: np.ndarray, ranges: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Find all that may be among the k best of each query of a block: query numbers, ascending, and rows."""
-    # Worst case of a float32 sum of `dimensions` products of vectors of length at most 1, on both sides.
-    margin = np.float32(2 * (matrix.shape[1] + 2) * np.finfo(np.float32).eps)
-    floor = np.full(len(queries), -np.inf, dtype=np.float32)  # the k-th best of each query is at least this
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+def _candidates(
+    matrix: np.ndarray, queries: np.ndarray, ranges: np.ndarray, k: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows and float32 scores of all that may be among the k best of each query of a block.
+
+    What all queries of the block see is scored in one product; what only some see, for those alone.
+    """
+    parts: list[list[_Part]] = [[] for _ in range(len(queries))]
     for column in range(ranges.shape[1]):
         starts, stops = ranges[:, column, 0], ranges[:, column, 1]
-        for low in range(int(starts.min()), int(stops.max()), _CHUNK):
-            for who, start, stop in _readers(starts, stops, low, min(low + _CHUNK, int(stops.max()))):
-                near = queries[who] @ matrix[start:stop].T
-                if near.shape[1] >= k:
-                    place = near.shape[1] - k
-                    floor[who] = np.maximum(floor[who], np.partition(near, place, axis=1)[:, place])
-                flat = np.flatnonzero(near >= (floor[who] - margin)[:, None])
-                number, row = np.divmod(flat, stop - start)
-                found.append((who[number], row + start, near.ravel()[flat]))
-    return _merged(found, floor, k, margin)
+        low, high = int(starts.max()), int(stops.min())
+        if low < high:
+            rows, near, whole = _nearest(matrix, queries, low, high, k + _SLACK)
+            for number in range(len(queries)):
+                parts[number].append(_Part(low, high, rows[number], near[number], whole))
+        for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            edges = ((start, low), (high, stop)) if low < high else ((start, stop),)
+            parts[number].extend(_part(matrix, queries[number], int(a), int(z), k + _SLACK) for a, z in edges if a < z)
+    return [_deepened(matrix, query, own, k) for query, own in zip(queries, parts, strict=True)]
 
 
-def _readers(starts: np.ndarray, stops: np.ndarray, low: int, high: int) -> list[tuple[np.ndarray, int, int]]:
-    """Group the queries that see the same part of a chunk; those share a matrix product."""
-    first, last = np.maximum(starts, low), np.minimum(stops, high)
-    seeing = np.flatnonzero(first < last)
-    spans = (first[seeing] - low) * (high - low + 1) + last[seeing] - low
-    _, one, group = np.unique(spans, return_index=True, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    members = np.split(seeing[order], np.searchsorted(group[order], np.arange(1, len(one))))
-    return [(who, int(first[who[0]]), int(last[who[0]])) for who in members if len(who)]
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Best rows of one range of one query; `whole` when the range has no others."""
+
+    start: int
+    stop: int
+    rows: np.ndarray
+    near: np.ndarray
+    whole: bool
 
 
-def _merged(
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]], floor: np.ndarray, k: int, margin: np.float32
-) -> tuple[np.ndarray, np.ndarray]:
-    """Join what the chunks gave, and drop what the k-th best of all chunks rules out."""
-    who, rows, near = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    if len(found) > 1:
-        order = np.lexsort((-near, who))
-        ends = np.searchsorted(who[order], np.arange(len(floor)), side="left") + k - 1
-        owns = np.minimum(ends, len(who) - 1)
-        enough = (ends < len(who)) & (who[order][owns] == np.arange(len(floor)))
-        floor = np.where(enough, near[order][owns], floor)
-    keep = np.flatnonzero(near >= (floor - margin)[who])
-    keep = keep[np.lexsort((rows[keep], who[keep]))]  # the matrix is read forwards, query by query
-    return who[keep], rows[keep]
+def _part(matrix: np.ndarray, query: np.ndarray, start: int, stop: int, m: int) -> _Part:
+    rows, near, whole = _nearest(matrix, query[None], start, stop, m)
+    return _Part(start, stop, rows[0], near[0], whole)
 
 
-def _exact(
-    matrix: np.ndarray, queries: np.ndarray, who: np.ndarray, rows: np.ndarray, tie: np.ndarray, k: int
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rank each query's candidates by their float64 scores, rounded to float32, and cut to k."""
-    exact = np.empty(len(rows), dtype=np.float32)
-    wide = queries.astype(np.float64)
-    for start in range(0, len(rows), _ROWS):
-        part = slice(start, start + _ROWS)
-        exact[part] = np.einsum("ij,ij->i", matrix[rows[part]].astype(np.float64), wide[who[part]])
-    order = np.lexsort((tie[rows], -exact, who))
-    rows, exact = rows[order], exact[order]
-    starts = np.searchsorted(who, np.arange(len(queries) + 1))  # `who` ascends, and sorting kept it so
-    return [(rows[a : min(a + k, z)], exact[a : min(a + k, z)]) for a, z in itertools.pairwise(starts)]
+def _nearest(
+    matrix: np.ndarray, queries: np.ndarray, start: int, stop: int, m: int
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    import faiss
+
+    m = min(m, stop - start)
+    near, rows = faiss.knn(queries, matrix[start:stop], m, metric=faiss.METRIC_INNER_PRODUCT)
+    return rows + start, near, m == stop - start
+
+
+def _deepened(matrix: np.ndarray, query: np.ndarray, parts: list[_Part], k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ask for more until nothing left out can reach the k-th score, then merge the parts."""
+    # Worst case of a float32 sum of `dimensions` products of vectors of length at most 1, on both sides.
+    margin = 2 * (matrix.shape[1] + 2) * np.finfo(np.float32).eps
+    while True:
+        near = np.concatenate([part.near for part in parts])
+        cut = -np.inf if len(near) < k else np.partition(near, len(near) - k)[len(near) - k] - margin
+        short = [n for n, part in enumerate(parts) if not part.whole and part.near[-1] >= cut]
+        if not short:
+            rows = np.concatenate([part.rows for part in parts])
+            return rows[near >= cut], near[near >= cut]
+        for n in short:
+            part = parts[n]
+            parts[n] = _part(matrix, query, part.start, part.stop, 4 * len(part.rows))
+
+
+def _exact(matrix: np.ndarray, query: np.ndarray, rows: np.ndarray, near: np.ndarray, tie: np.ndarray, k: int) -> Hits:
+    """Rank candidates by their float64 scores, rounded to float32."""
+    order = np.argsort(rows)  # read the matrix forwards
+    rows = rows[order]
+    exact = _dot(matrix[rows], query)
+    chosen = best(exact, tie[rows], k)
+    return Hits(rows[chosen], exact[chosen])
 
 
 def _dot(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
@@ -207,7 +210,7 @@ def _dot(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
     # A BLAS product would be faster and would depend on the row's place; einsum without optimize does not.
     wide = query.astype(np.float64)
     out = np.empty(len(rows), dtype=np.float64)
-    for start in range(0, len(rows), _ROWS):
-        part = rows[start : start + _ROWS].astype(np.float64)
-        np.einsum("ij,j->i", part, wide, out=out[start : start + _ROWS])
+    for start in range(0, len(rows), 4096):
+        part = rows[start : start + 4096].astype(np.float64)
+        np.einsum("ij,j->i", part, wide, out=out[start : start + 4096])
     return out.astype(np.float32)
