@@ -209,6 +209,18 @@ def explain_terms(app: Sphinx, pagename: str, templatename: str, context: dict[s
     context["body"] = _TERM.sub(link, body)
 
 
+_LIVE_CODE = re.compile(
+    r'<script type="text/x-thebe-config">.*?</script>\s*(<script>kernelName = .*?</script>)?', re.DOTALL
+)
+
+
+def drop_live_code(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Leave out the settings of live code where none is offered: they name hosts that no page may ask."""
+    offered = bool(app.config.html_theme_options.get("launch_buttons", {}).get("thebe"))
+    if not offered and "x-thebe-config" in (context.get("body") or ""):
+        context["body"] = _LIVE_CODE.sub("", context["body"])
+
+
 def name_toggles(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Give the sidebar's arrows a name; the theme draws them as bare icons."""
     made = context.get("generate_toctree_html")
@@ -283,11 +295,13 @@ def as_literal(app: Sphinx, what: str, name: str, thing: Any, options: Any, line
 
 def configure(app: Sphinx, config: Config) -> None:
     """Settle how docstrings are read: numpydoc sections, members in the order of the source, types as written."""
+    # The excerpts of search results are fetched from the pages, which a browser refuses to a site opened from disk.
+    config.html_show_search_summary = False
     config.autodoc_typehints = "none"
     config.autodoc_member_order = "bysource"
     config.autodoc_preserve_defaults = True
     config.autodoc_class_signature = "mixed"
-    config.autodoc_default_options = {"members": True}
+    config.autodoc_default_options = {"members": True, "no-value": True}
     config.default_role = "literal"
     config.napoleon_google_docstring = False
     config.napoleon_use_rtype = False
@@ -309,6 +323,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     # After every other extension has had its say about the buttons.
     app.connect("html-page-context", offer_downloads, priority=995)
     app.connect("html-page-context", name_toggles, priority=995)
+    app.connect("html-page-context", drop_live_code)
     app.add_css_file("terms.css")
     app.add_js_file("terms.js", loading_method="defer")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
