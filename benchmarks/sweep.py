@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 CHAPTER = "02-support"
-LIGHT = {"corpus": "", "targets": [0.8], "depths": [20]}
+LIGHT = {"corpus": "", "others": [], "targets": [0.8], "depths": [20]}
 GRID = {"top_k": [5, 10, 20, 50], "target_recall": [0.5, 0.8, 1.0]}
 SMALL = """---
 jupytext:

@@ -76,3 +76,11 @@ def test_a_part_is_remade():
     for rankings in (dense, lexical):
         both = rankings.merge(kept, on=["arm", "query_id", "rank"], how="left")
         assert (both["memory_id_x"] == both["memory_id_y"]).mean() > 0.99
+
+
+@pytest.mark.parametrize("name", ["gatemem", "rhelm"])
+def test_loading_by_digest_gives_what_full_validation_gives(name):
+    quick, checked = load_frozen(name), load_frozen(name, verify=False)
+    for table in ("memories", "queries", "labels", "rankings", "work"):
+        pd.testing.assert_frame_equal(getattr(quick, table), getattr(checked, table))
+    assert quick.population == checked.population

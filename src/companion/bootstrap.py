@@ -526,7 +526,9 @@ def _reduce(
 
 def _any_part(defined: pd.DataFrame, contrasts: dict[str, dict[str, float]]) -> pd.DataFrame:
     """Append, for each contrast, whether any of its parts is defined for the unit."""
-    extra = {name: defined[list(parts)].any(axis=1) for name, parts in contrasts.items()}
+    known = defined.to_numpy(dtype=bool)
+    place = {name: number for number, name in enumerate(defined.columns)}
+    extra = {name: known[:, [place[part] for part in parts]].any(axis=1) for name, parts in contrasts.items()}
     return pd.concat([defined, pd.DataFrame(extra, index=defined.index)], axis=1)
 
 

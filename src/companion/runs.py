@@ -168,6 +168,8 @@ def parse_value(text: str) -> Any:
     InputError
         If the text is not YAML.
     """
+    if not text.strip():
+        return text  # YAML reads nothing as null; on a command line nothing is empty text
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:

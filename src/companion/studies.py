@@ -222,7 +222,8 @@ def beside_published(study: Study, source: str, contrast: str) -> pd.DataFrame:
     rows = published.figures()
     rows = rows[rows["contrast"] == contrast]
     found = [_ours(study.summary, row, source) for row in rows.itertuples()]
-    kept = rows[[hit is not None for hit in found]].reset_index(drop=True)
+    known = pd.Series([hit is not None for hit in found], index=rows.index, dtype=bool)
+    kept = rows[known].reset_index(drop=True)
     ends = {"value": "estimate", "low": "low", "high": "high"}
     ours = {name: [float(hit[end]) for hit in found if hit is not None] for name, end in ends.items()}
     return kept.assign(**{name: pd.Series(values, dtype="float64") for name, values in ours.items()})
