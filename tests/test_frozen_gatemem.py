@@ -9,7 +9,7 @@ import pytest
 
 from companion import scoring
 from companion.corpora import get, load
-from companion.corpora.frozen import TABLES, frozen_meta, frozen_work, load_frozen
+from companion.corpora.frozen import TABLES, complete_arms, frozen_meta, frozen_work, load_frozen
 from companion.paths import data_dir
 from companion.retrieval import Encoder, base_arm, known_arms, rank
 from companion.retrieval.checks import namespace_never_worse
@@ -84,3 +84,11 @@ def test_loading_by_digest_gives_what_full_validation_gives(name):
     for table in ("memories", "queries", "labels", "rankings", "work"):
         pd.testing.assert_frame_equal(getattr(quick, table), getattr(checked, table))
     assert quick.population == checked.population
+
+
+def test_arms_frozen_to_a_smaller_depth_are_not_offered_for_a_larger_one():
+    assert "size_matched_random_partition" in complete_arms("rhelm", 20)
+    deep = complete_arms("rhelm", 50)
+    assert "size_matched_random_partition" not in deep
+    assert {"global_dense", "namespace_dense", "global_post_filter_20"} <= set(deep)
+    assert set(complete_arms("gatemem", 100)) == {"global_dense", "namespace_dense", "global_post_filter_20"}

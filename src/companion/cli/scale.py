@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from companion.cli._common import JSON_OPTION
-from companion.cli.score import _report
+from companion.cli.score import report
 
 _PARTITION_HELP = """Write record tables as Parquet partitioned by query; Parquet input is streamed.
 
@@ -80,7 +80,7 @@ def score_parts(
     summary = scoring.summarise(table, reference=reference, replicates=replicates, confidence=confidence, seed=seed)
     if per_query is not None:
         tables.write_table(table, per_query)
-    _report(summary, {**summary.settings, **options, "axes": axes, "reference": reference}, as_json)
+    report(summary, {**summary.settings, **options, "axes": axes, "reference": reference}, as_json)
 
 
 def _say(line: str) -> None:

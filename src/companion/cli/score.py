@@ -90,7 +90,7 @@ def score(
         "family": family,
         "reference": reference,
     }
-    _report(summary, settings, as_json)
+    report(summary, settings, as_json)
 
 
 _PER_QUERY = (
@@ -113,7 +113,8 @@ _PER_QUERY = (
 )
 
 
-def _report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
+def report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
+    """Print a summary as the contract's JSON, or as tables for people with how the intervals were made."""
     macro = summary.contrasts[summary.contrasts["source"] == "macro"]
     if as_json:
         print_json(

@@ -242,6 +242,32 @@ def frozen_meta(name: str) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def complete_arms(name: str, top_k: int) -> list[str]:
+    """List the arms of a frozen run whose stored routes can be scored at a depth.
+
+    Parameters
+    ----------
+    name : str
+        Folder in ``data/frozen``.
+    top_k : int
+        Depth to score at.
+
+    Returns
+    -------
+    list of str
+        Arms stored to that depth, and those that never return more than they are stored with. The random controls
+        are stored to a smaller depth than the others: scored deeper, they would seem to find less than they did.
+
+    Raises
+    ------
+    InputError
+        When there is no such run.
+    """
+    meta = frozen_meta(name)
+    own_depth = {arm: spec["params"].get("depth") for arm, spec in meta["arms"].items()}
+    return [arm for arm, depth in meta["depths"].items() if depth >= top_k or depth == own_depth[arm]]
+
+
 def frozen_work(name: str) -> pd.DataFrame:
     """Read the work of a frozen run with what the contract's table has no room for.
 
