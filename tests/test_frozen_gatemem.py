@@ -9,7 +9,7 @@ import pytest
 
 from companion import scoring
 from companion.corpora import get, load
-from companion.corpora.frozen import TABLES, complete_arms, frozen_meta, frozen_work, load_frozen
+from companion.corpora.frozen import TABLES, complete_arms, frozen_anchor_ranks, frozen_meta, frozen_work, load_frozen
 from companion.paths import data_dir
 from companion.retrieval import Encoder, base_arm, known_arms, rank
 from companion.retrieval.checks import namespace_never_worse
@@ -92,3 +92,17 @@ def test_arms_frozen_to_a_smaller_depth_are_not_offered_for_a_larger_one():
     assert "size_matched_random_partition" not in deep
     assert {"global_dense", "namespace_dense", "global_post_filter_20"} <= set(deep)
     assert set(complete_arms("gatemem", 100)) == {"global_dense", "namespace_dense", "global_post_filter_20"}
+
+
+@pytest.mark.parametrize("name", ["rhelm", "gatemem"])
+def test_no_anchor_ranks_worse_in_its_namespace_at_any_depth(name):
+    """The paper's proposition, for every query and anchor, to the full depth of the candidates."""
+    ranks, records = frozen_anchor_ranks(name), load_frozen(name, arms=["global_dense", "namespace_dense"])
+    anchors = scoring.anchors_of(records)[["query_id", "memory_id"]].drop_duplicates()
+    assert len(ranks) == len(anchors) == len(ranks.merge(anchors, on=["query_id", "memory_id"]))
+    assert (ranks["namespace_dense"] <= ranks["global_dense"]).all()
+    for arm in ("namespace_dense", "global_dense"):
+        routes = records.rankings[records.rankings["arm"] == arm]
+        met = ranks.merge(routes, on=["query_id", "memory_id"])
+        assert (met["rank"] == met[arm]).all()
+        assert len(met) == (ranks[arm] <= 100).sum()

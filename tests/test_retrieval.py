@@ -18,7 +18,7 @@ from companion.corpora import known, load
 from companion.corpora.base import EVERYTHING, Corpus
 from companion.errors import InputError
 from companion.retrieval import base_arm, dense, encoders, known_arms, rank
-from companion.retrieval.checks import namespace_never_worse
+from companion.retrieval.checks import anchor_ranks, namespace_never_worse
 from companion.retrieval.engine import Search
 from companion.retrieval.lexical import Lexical
 from companion.retrieval.pools import Layout, Pool, listed
@@ -557,3 +557,16 @@ def test_the_packaged_model_gives_the_library_s_own_vectors(cache):
     np.testing.assert_allclose(ours, model.encode(texts, normalize_embeddings=True), atol=1e-6)
     assert encoders.Encoder().settings["model_hash"] == encoders.MINILM_SHA256
     assert Path(cache).is_dir()
+
+
+def test_anchor_ranks_are_the_places_in_rankings_of_full_depth():
+    for seed in range(6):
+        corpus, encoder = random_corpus(seed)
+        depth = len(corpus.memories)
+        rankings, _ = rank(corpus, ["namespace_dense", "global_dense"], depth, encoder)
+        own = rankings[rankings["arm"] == "namespace_dense"][["query_id", "memory_id"]].iloc[::3]
+        ranks = anchor_ranks(corpus, encoder, own).set_index(["query_id", "memory_id"])
+        assert len(ranks) == len(own)
+        for arm in ("namespace_dense", "global_dense"):
+            places = rankings[rankings["arm"] == arm].set_index(["query_id", "memory_id"])["rank"]
+            assert (ranks[arm] == places.loc[ranks.index]).all()

@@ -18,9 +18,7 @@ STRANGE_IDS = ["a,b", 'quo"te', "new\nline", "😀", " space ", "007", "NA", "nu
 
 def build(records, routes, work=None):
     """Make validated Records of the plain form used by the reference."""
-    memories = pd.DataFrame(
-        {"memory_id": list(records["memories"]), "namespace": list(records["memories"].values())}
-    )
+    memories = pd.DataFrame({"memory_id": list(records["memories"]), "namespace": list(records["memories"].values())})
     queries = pd.DataFrame({"query_id": list(records["queries"]), "namespace": list(records["queries"].values())})
     if "sources" in records:
         queries["source"] = [records["sources"][q] for q in queries["query_id"]]
@@ -32,9 +30,7 @@ def build(records, routes, work=None):
             for anchor in label.get("anchors") or [None]
         ]
     columns = ["query_id", "memory_id", "relevant", *plain.AXES, "anchor_id"]
-    columns = [
-        c for c in columns if c in {k for r in rows for k in r} or c in ("query_id", "memory_id", "anchor_id")
-    ]
+    columns = [c for c in columns if c in {k for r in rows for k in r} or c in ("query_id", "memory_id", "anchor_id")]
     labels = pd.DataFrame(rows, columns=columns)
     rankings = pd.DataFrame(
         [
@@ -102,9 +98,7 @@ def test_equals_the_plain_reference(data, tau, top_k, family, axes, cost):
         build(records, routes), axes=axes, family=family, target_recall=tau, top_k=top_k, infeasibility_cost=cost
     )
     arms = list(dict.fromkeys(arm for (arm, _), route in routes.items() if route))
-    assert list(zip(table["arm"], table["query_id"], strict=True)) == [
-        (a, q) for a in arms for q in records["queries"]
-    ]
+    assert list(zip(table["arm"], table["query_id"], strict=True)) == [(a, q) for a in arms for q in records["queries"]]
     for row in table.to_dict("records"):
         route = routes.get((row["arm"], row["query_id"]), [])
         expected = plain.score(
@@ -220,9 +214,7 @@ def test_an_empty_route_is_infeasible():
         "defaults": {},
         "labels": {("q", "a"): USABLE, ("r", "a"): USABLE},
     }
-    table = scoring.score_routes(build(records, {("arm", "q"): ["a"]}), infeasibility_cost=0.25).set_index(
-        "query_id"
-    )
+    table = scoring.score_routes(build(records, {("arm", "q"): ["a"]}), infeasibility_cost=0.25).set_index("query_id")
     assert table.loc["r", ["evidence_recall", "feasible", "loss"]].tolist() == [0.0, 0, 0.25]
 
 
@@ -375,9 +367,7 @@ def test_a_million_ranked_rows():
     queries, depth, memories = 5_000, 100, 2_000
     ids = pd.Series([f"m{i}" for i in range(memories)], dtype="str")
     records = tables.Records(
-        tables.validate(
-            pd.DataFrame({"memory_id": ids, "namespace": rng.choice(list("ABCD"), memories)}), "memories"
-        ),
+        tables.validate(pd.DataFrame({"memory_id": ids, "namespace": rng.choice(list("ABCD"), memories)}), "memories"),
         tables.validate(
             pd.DataFrame(
                 {"query_id": [f"q{i}" for i in range(queries)], "namespace": rng.choice(list("ABCD"), queries)}

@@ -241,7 +241,7 @@ def _check_alignment(values: Sequence[Any]) -> None:
 def _codes(value: Any, vocabulary: Sequence[str], what: str) -> np.ndarray:
     """Replace words by their places in a vocabulary; missing means ``unknown``, anything else is refused."""
     words = pd.Series([value] if is_scalar(value) else list(value), dtype=object)
-    codes = pd.Index(list(vocabulary), dtype=object).get_indexer(words.fillna("unknown"))
+    codes = pd.Index(list(vocabulary), dtype=object).get_indexer(pd.Index(words.fillna("unknown")))
     if (codes < 0).any():
         strange = words[codes < 0].iloc[0]
         raise InputError(f"{what} {strange!r}: expected one of {', '.join(vocabulary)}")

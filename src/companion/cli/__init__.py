@@ -42,7 +42,9 @@ for _group in _GROUPS:
 
 
 # Typer ships its own copy of click; its exceptions are reached through the one that Typer exports.
-_UsageProblem = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+_UsageProblem: type[Exception] = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException" and issubclass(base, Exception)
+)
 
 
 def main() -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pandas as pd
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, records
 from companion.errors import InputError
+
+if TYPE_CHECKING:
+    from companion.corpora.base import Corpus
+    from companion.retrieval import Encoder
 
 _HELP = """Rank memories for every query of a corpus, by exact search.
 
@@ -92,8 +96,28 @@ def rank(
             "arms": _described(rankings["arm"].unique().tolist()),
             "encoder": model.settings,
         }
-        write_frozen(part, rankings, work, freeze, settings, depth=freeze_depth, scores=freeze_scores)
+        write_frozen(
+            part,
+            rankings,
+            work,
+            freeze,
+            settings,
+            depth=freeze_depth,
+            scores=freeze_scores,
+            anchor_ranks=_anchor_ranks(part, model, rankings),
+        )
     _print(_route_table(rankings, work), as_json, f"{corpus}: {len(part.queries)} queries in {seconds:.1f} s")
+
+
+def _anchor_ranks(part: Corpus, model: Encoder, rankings: pd.DataFrame) -> pd.DataFrame | None:
+    """Rank every anchor to its full depth, where both dense arms were run."""
+    from companion.corpora.frozen import PLAIN
+    from companion.retrieval import checks
+    from companion.scoring import anchors_of
+
+    if not set(PLAIN) <= set(rankings["arm"].unique()):
+        return None
+    return checks.anchor_ranks(part, model, anchors_of(part.records().check()))
 
 
 def _command(

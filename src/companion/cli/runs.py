@@ -12,7 +12,6 @@ from typer.core import TyperCommand
 from companion.cli._common import print_json
 from companion.errors import InputError
 
-
 # Between name and value of one pair; no argument of a process can hold it.
 _BETWEEN = "\0"
 

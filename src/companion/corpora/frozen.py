@@ -26,6 +26,7 @@ from companion.tables import TABLES as TABLE_SCHEMAS
 from companion.tables import Records, atomic_path
 
 TABLES = ("memories", "queries", "labels", "rankings", "work")
+ANCHOR_RANKS = "anchor_ranks"
 PLAIN = ("global_dense", "namespace_dense")
 """Arms whose routes a frozen run keeps to their full depth, for sweeps over depth."""
 AXES = ("scope", "policy", "lifecycle")
@@ -44,6 +45,7 @@ def freeze(
     depth: int | None = None,
     seeded_depth: int = 20,
     scores: bool = True,
+    anchor_ranks: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """Write a run as a frozen folder.
 
@@ -63,6 +65,8 @@ def freeze(
         Depth to which the routes of random controls are kept.
     scores : bool
         Whether to keep scores; they are more than half of a large run's size.
+    anchor_ranks : DataFrame, optional
+        What `companion.retrieval.checks.anchor_ranks` returns: kept beside the routes, which end at their depth.
 
     Returns
     -------
@@ -86,6 +90,11 @@ def freeze(
     for name, table in tables.items():
         with atomic_path(folder / f"{name}.parquet") as path:
             _write(table, path)
+    kept_files = list(TABLES)
+    if anchor_ranks is not None:
+        with atomic_path(folder / f"{ANCHOR_RANKS}.parquet") as path:
+            _write(anchor_ranks, path)
+        kept_files.append(ANCHOR_RANKS)
     meta = {
         "name": corpus.name,
         "population": corpus.population,
@@ -97,7 +106,7 @@ def freeze(
         "depths": kept.groupby("arm", sort=False)["rank"].max().groupby(base_arm, sort=False).max().to_dict(),
         **settings,
         "versions": {name: version(name) for name in _VERSIONS},
-        "sha256": {name: _sha256(folder / f"{name}.parquet") for name in TABLES},
+        "sha256": {name: _sha256(folder / f"{name}.parquet") for name in kept_files},
     }
     with atomic_path(folder / "meta.json") as path:
         path.write_text(json.dumps(meta, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -240,6 +249,32 @@ def frozen_meta(name: str) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"no frozen run {name!r} in {path.parent.parent}; there are: {', '.join(frozen()) or 'none'}")
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def frozen_anchor_ranks(name: str) -> pd.DataFrame:
+    """Read the rank of every anchor of a frozen run, in its namespace and everywhere, to its full depth.
+
+    Parameters
+    ----------
+    name : str
+        Folder in ``data/frozen``.
+
+    Returns
+    -------
+    DataFrame
+        query_id, memory_id, namespace_dense, global_dense (int64).
+
+    Raises
+    ------
+    InputError
+        When there is no such run, it was frozen without these ranks, or the file differs from ``meta.json``.
+    """
+    path, digest = _folder(name) / f"{ANCHOR_RANKS}.parquet", frozen_meta(name)["sha256"].get(ANCHOR_RANKS)
+    if digest is None or not path.is_file():
+        raise InputError(f"frozen run {name!r} holds no anchor ranks; it was frozen without the two dense arms")
+    if _sha256(path) != digest:
+        raise InputError(f"{path}: differs from the frozen run (SHA-256 {digest} expected)")
+    return pd.read_parquet(path)
 
 
 def complete_arms(name: str, top_k: int) -> list[str]:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import pandas as pd
+
+from companion.retrieval import dense
+from companion.retrieval.engine import EncoderLike, Search
+
+if TYPE_CHECKING:
+    from companion.retrieval.pools import CorpusLike, Pool
 
 
 def namespace_never_worse(
@@ -41,3 +50,44 @@ def namespace_never_worse(
     held = seen[seen["wide"].notna()].astype({"narrow": "Int64", "wide": "int64"})
     worse = held["narrow"].isna() | (held["narrow"] > held["wide"]).fillna(False)
     return held[worse.astype(bool)].reset_index(drop=True)
+
+
+def anchor_ranks(corpus: CorpusLike, encoder: EncoderLike, anchors: pd.DataFrame) -> pd.DataFrame:
+    """Rank every anchor among all candidates, in its namespace and everywhere, to whatever depth it takes.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        Restricted to the split to search.
+    encoder : EncoderLike
+        Its vectors are cached, so this costs one product per query once the corpus has been ranked.
+    anchors : DataFrame
+        query_id, memory_id; each memory visible to its query in both pools.
+
+    Returns
+    -------
+    DataFrame
+        query_id, memory_id, namespace_dense, global_dense (int64 ranks, from 1), in the order of `anchors` without
+        repetitions. Scores and ties are those that the two arms rank by (Protocol section 5).
+    """
+    search = Search(corpus, encoder)
+    own, everywhere = search.layout.namespace_pools, search.layout.global_pools
+    pairs = anchors[["query_id", "memory_id"]].drop_duplicates(ignore_index=True)
+    query = pd.Index(corpus.queries["query_id"]).get_indexer(pd.Index(pairs["query_id"]))
+    position = search.layout.position_of(pairs["memory_id"])
+    ranks = np.empty((len(pairs), 2), dtype=np.int64)
+    for number in np.unique(query):
+        rows = np.flatnonzero(query == number)
+        for column, pools in enumerate((own, everywhere)):
+            ranks[rows, column] = _ranks(search, int(number), pools[number], position[rows])
+    return pairs.assign(namespace_dense=ranks[:, 0], global_dense=ranks[:, 1])
+
+
+def _ranks(search: Search, number: int, pool: Pool, wanted: np.ndarray) -> np.ndarray:
+    """Count, for some candidates of a pool, those that rank before them."""
+    scores, places = dense.scores(search.vectors, search.query_vectors[number], pool), pool.positions()
+    tie = search.layout.tie
+    of = dict(zip(places.tolist(), scores, strict=True))
+    mine = [(of[int(place)], tie[place]) for place in wanted]
+    ties = tie[places]
+    return np.array([1 + ((scores > s) | ((scores == s) & (ties < t))).sum() for s, t in mine], dtype=np.int64)
