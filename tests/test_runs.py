@@ -46,7 +46,7 @@ def run(tmp_path_factory):
         ("'07'", "07"),
         ("'1e3'", "1e3"),
         ("nan", "nan"),
-        ("", None),
+        ("", ""),
     ],
 )
 def test_values_are_read_as_yaml(text, value):
