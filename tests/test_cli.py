@@ -256,3 +256,17 @@ def test_a_closed_pipe_prints_nothing():
     process.stdout.close()
     process.wait(60)
     assert process.stderr.read() == b""
+
+
+def test_rankings_without_rows_are_named_as_the_cause(run, folder):
+    (folder / "rankings.csv").write_text("arm,query_id,rank,memory_id\n")
+    code, _, err = run("score", *tables(folder))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "rankings: no rows" in err
+
+
+def test_rerun_refuses_an_output_folder_that_cannot_be_made(run, folder):
+    (folder / "file").write_text("x")
+    code, _, err = run("rerun", "04", "--out", folder / "file" / "run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "cannot be made" in err

@@ -264,3 +264,10 @@ def test_the_fingerprint_covers_code_and_data(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "data_hashes", lambda: {"a.csv": "2"})
     seen.add(fingerprint())
     assert len(seen) == 3
+
+
+def test_a_file_named_on_the_command_line_is_found_from_where_it_was_named(tmp_path, monkeypatch):
+    (tmp_path / "mine.csv").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    values = runs.parse_pairs([("outcomes", "mine.csv"), ("corpus", "demo"), ("query", ""), ("top_k", "5")])
+    assert values == {"outcomes": str(tmp_path / "mine.csv"), "corpus": "demo", "query": "", "top_k": 5}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from companion.audit.faults import examine_folder, listing
 from companion.cli import app
 from companion.errors import InputError
+from companion.paths import data_dir
 from companion.tables import load_records, write_table
 
 
@@ -200,3 +202,11 @@ def test_terminal_escapes_in_a_value_are_shown_not_obeyed(tmp_path):
     table.loc[0, "state"] = "\x1b[2J"
     table.to_csv(tmp_path / "memories.csv", index=False)
     assert "\x1b" not in run(tmp_path).stdout and "\\x1b[2J" in run(tmp_path).stdout
+
+
+def test_a_folder_in_the_place_of_a_table_is_a_fault_not_an_absence(tmp_path):
+    for name in ("memories", "queries", "rankings"):
+        shutil.copy(next((data_dir() / "example").glob(f"{name}.*")), tmp_path)
+    (tmp_path / "labels.csv").mkdir()
+    faults = examine_folder(tmp_path, required=("memories", "queries")).faults
+    assert any("labels.csv" in str(fault) for fault in faults)

@@ -31,7 +31,7 @@ import yaml
 import companion
 from companion.errors import InputError
 from companion.figures.parameters import Parameter, read_parameters
-from companion.figures.render import HEADLINE_MIME
+from companion.figures.render import HEADLINE_MIME, NO_STILLS
 from companion.paths import data_dir, project_root
 
 _RECORD_MIME = f"application/papermill.record/{HEADLINE_MIME}"
@@ -186,8 +186,13 @@ def parse_pairs(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
     for name, text in pairs:
         if name in values:
             raise InputError(f"parameter {name!r} is given twice")
-        values[name] = parse_value(text)
+        values[name] = _located(parse_value(text))
     return values
+
+
+def _located(value: Any) -> Any:
+    """Spell out where a file is that a parameter names: the chapter runs in another folder than its caller."""
+    return str(Path(value).absolute()) if isinstance(value, str) and value and Path(value).is_file() else value
 
 
 def check_parameters(
@@ -246,9 +251,16 @@ def _conform(value: Any, default: Any, where: str) -> Any:
 
 
 @contextlib.contextmanager
-def own_kernel() -> Iterator[None]:
+def own_kernel(stills: bool = True) -> Iterator[None]:
     """Make ``python3`` mean this interpreter to Jupyter while the context lasts.
 
+    Parameters
+    ----------
+    stills : bool
+        Whether figures draw their still images; without a page to put them on they only cost time.
+
+    Notes
+    -----
     A kernel registered in the user's home would otherwise win over the one of the virtual environment.
     """
     with tempfile.TemporaryDirectory(prefix="companion-kernel-") as folder:
@@ -256,7 +268,8 @@ def own_kernel() -> Iterator[None]:
         spec.mkdir(parents=True)
         # The kernel warns at every start that it talks to its own machine unencrypted, and reports its own end.
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=CRITICAL"]
-        text = json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"})
+        env = {} if stills else {NO_STILLS: "1"}
+        text = json.dumps({"argv": argv, "display_name": "Python 3", "language": "python", "env": env})
         (spec / "kernel.json").write_text(text, encoding="utf-8")
         before = os.environ.get("JUPYTER_PATH")
         os.environ["JUPYTER_PATH"] = folder + (os.pathsep + before if before else "")
@@ -339,6 +352,7 @@ def execute(
     *,
     progress: bool | Mapping[str, Any] = True,
     html: bool = True,
+    stills: bool = True,
     timeout: int = 1800,
 ) -> Run:
     """Run one chapter with papermill and write notebook, page and record.
@@ -355,6 +369,8 @@ def execute(
         Show papermill's progress bar on standard error; a mapping holds options of tqdm.
     html : bool
         Also write the standalone page.
+    stills : bool
+        Draw the still images of figures, which a page or a site needs.
     timeout : int
         Seconds that one cell may take.
 
@@ -375,9 +391,14 @@ def execute(
     declared = declared_parameters(source)
     values = check_parameters(declared, parameters, source.stem)
     target = Path(out_ipynb)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{target.parent}: cannot be made ({error.strerror}); expected a folder to write to"
+        ) from error
     began, started = time.perf_counter(), datetime.datetime.now(datetime.UTC)
-    node = _run_papermill(source, values, target, progress, timeout)
+    node = _run_papermill(source, values, target, progress, timeout, stills)
     record = {
         "notebook": source.name,
         "notebook_sha256": sha256(source),
@@ -398,14 +419,19 @@ def execute(
 
 
 def _run_papermill(
-    source: Path, values: Mapping[str, Any], target: Path, progress: bool | Mapping[str, Any], timeout: int
+    source: Path,
+    values: Mapping[str, Any],
+    target: Path,
+    progress: bool | Mapping[str, Any],
+    timeout: int,
+    stills: bool,
 ) -> Any:
     import jupytext
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    with tempfile.TemporaryDirectory(prefix="companion-run-") as folder, own_kernel():
+    with tempfile.TemporaryDirectory(prefix="companion-run-") as folder, own_kernel(stills):
         before, after = Path(folder) / f"{source.stem}.ipynb", Path(folder) / "out.ipynb"
         jupytext.write(read_notebook(source), before)
         try:

@@ -531,7 +531,9 @@ def _perform(task: _Task) -> _Outcome:
         target.parent.mkdir()
         try:
             _check_worker(task)
-            runs.execute(source, task.values, target, progress=False, html=task.html, timeout=task.timeout)
+            runs.execute(
+                source, task.values, target, progress=False, html=task.html, stills=task.html, timeout=task.timeout
+            )
         except Exception as error:  # whatever goes wrong in one run must not stop the others
             return _Outcome(_contents(target.parent), _reason(error), _trace(error))
         return _Outcome(_contents(target.parent))

@@ -226,7 +226,7 @@ def _renumbered(fault: Fault, numbers: list[int] | None) -> Fault:
 
 
 def _file_of(folder: Folder, name: str, required: bool) -> Path | None:
-    found = [folder.path / (name + suffix) for suffix in EXTENSIONS if (folder.path / (name + suffix)).is_file()]
+    found = [folder.path / (name + suffix) for suffix in EXTENSIONS if (folder.path / (name + suffix)).exists()]
     names = ", ".join(name + suffix for suffix in EXTENSIONS)
     label = str(folder.path)
     if len(found) > 1:
@@ -254,7 +254,7 @@ def _read(folder: Folder, name: str, file: Path) -> None:
         frame, origin = read_raw(file)
     except InputError as error:
         scan = {"csv": _scan_csv, "jsonl": _scan_jsonl}.get(format_of(file))
-        scanned = None if scan is None or not file.stat().st_size else scan(file)
+        scanned = None if scan is None or not file.is_file() or not file.stat().st_size else scan(file)
         if scanned is None:
             what, _, expected = str(error).removeprefix(f"{file}: ").partition("; expected ")
             problem = Problem(str(file), what, expected or "a table", "repair the file, or write it again")

@@ -30,8 +30,9 @@ grid:
   target_recall: [0.5, 0.8]
 ```
 
-In place of `grid`, `runs` lists the parameters of each run. Everything is checked before anything runs. A sweep that
-was stopped goes on where it was: finished runs are kept, half-written and failed ones are run again.
+In place of `grid`, `runs` lists the parameters of each run. Names and types of parameters are checked before
+anything runs. A sweep that was stopped goes on where it was: finished runs are kept, half-written and failed ones
+are run again.
 
 Example: `companion sweep grid.yaml --out sweeps/depth`
 """

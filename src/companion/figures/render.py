@@ -11,6 +11,7 @@ import copy
 import html
 import io
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from companion.figures.text import interval, number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: Set in the environment of runs whose figures nobody looks at, such as those of a sweep without pages.
+NO_STILLS = "COMPANION_NO_STILLS"
 #: Width in pixels of the text column on a wide screen; still images are drawn for it.
 WIDTH = 720
 VEGA_MIME = "application/vnd.vegalite.v6+json"
@@ -72,12 +75,12 @@ def figure(
     _need(caption, f"figure {name}: caption")
     spec = _spec(chart, alt)
     behind = table if table is not None else _own_data(chart)
-    svg, width, height = _still(spec)
+    svg, width, height = ("", WIDTH, 300) if os.environ.get(NO_STILLS) else _still(spec)
     parts = [
         f'<figure class="companion-figure" id="fig-{name}" data-companion="chart">',
         f'<div class="companion-canvas" style="--companion-height:{height}px">',
         '<div class="companion-live" role="img" aria-label="' + html.escape(alt, quote=True) + '"></div>',
-        _image(svg, alt, width, height, "companion-still"),
+        _image(svg, alt, width, height, "companion-still") if svg else "",
         "</div>",
         '<div class="companion-controls"></div>',
         f'<script type="application/json" class="companion-spec">{_script_json(spec)}</script>',

@@ -140,8 +140,8 @@ class _RouteRows:
     @classmethod
     def build(cls, records: Records, pairs: PairLabels, arms: Sequence[str] | None, top_k: int | None) -> _RouteRows:
         rankings = records.rankings
-        if rankings is None:
-            raise InputError("no rankings to score")
+        if rankings is None or rankings.empty:
+            raise InputError("rankings: no rows; expected at least one ranked memory to score")
         codes, present = pd.factorize(rankings["arm"])
         names = _choose_arms(list(present), arms)
         if arms is not None:
