@@ -102,7 +102,7 @@ def rerun_ratio(repeats: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
 
         def rerun() -> None:
-            runs.execute(CHAPTER, light_parameters(), Path(folder) / "run.ipynb", progress=False, html=False)
+            runs.execute(CHAPTER, light_parameters(), Path(folder) / "run.ipynb", progress=False, html=False, stills=False)
 
         rerun()
         bare_kernel()
