@@ -102,7 +102,8 @@ def rerun_ratio(repeats: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
 
         def rerun() -> None:
-            runs.execute(CHAPTER, light_parameters(), Path(folder) / "run.ipynb", progress=False, html=False, stills=False)
+            out = Path(folder) / "run.ipynb"
+            runs.execute(CHAPTER, light_parameters(), out, progress=False, html=False, stills=False)
 
         rerun()
         bare_kernel()

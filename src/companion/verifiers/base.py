@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any, Protocol, runtime_checkable
 
 import pandas as pd
@@ -75,7 +76,7 @@ class Verifier(Protocol):
         ...
 
 
-class Untrained:
+class Untrained(abc.ABC):
     """Base of verifiers that learn nothing from calibration cases."""
 
     name = "untrained"
@@ -86,9 +87,9 @@ class Untrained:
         """Learn nothing; judge the calibration cases like any others."""
         return self.probability(calibration)
 
+    @abc.abstractmethod
     def probability(self, candidates: pd.DataFrame) -> pd.Series:
-        """Judge candidates; to be written by the verifier."""
-        raise NotImplementedError
+        """Judge candidates."""
 
 
 def describe(records: Records, candidates: pd.DataFrame) -> pd.DataFrame:
