@@ -40,7 +40,8 @@
     words.set(link, link.title);
     link.removeAttribute("title");
     link.addEventListener("mouseenter", () => show(link));
-    link.addEventListener("mouseleave", later);
+    // Another word may have the note by now: focus scrolls the page away from under the pointer.
+    link.addEventListener("mouseleave", () => { if (current === link) later(); });
     link.addEventListener("focus", () => show(link));
     link.addEventListener("blur", later);
   }
