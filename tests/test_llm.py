@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from companion import llm
 from companion.errors import InputError
 from companion.llm import ChatLog, ChatRequest, ChatSettings, complete, incomplete, plan
 
@@ -277,10 +279,13 @@ def test_killed_process_resumes_without_paying_twice(stub: Stub, tmp_path: Path)
     assert log.spent() == pytest.approx(10 * 15e-6 + in_flight)
 
 
-def test_rate_limit_spaces_the_starts(stub: Stub, tmp_path: Path) -> None:
+def test_rate_limit_spaces_the_starts(stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a clock that stands still, what each request waits is its starting time; a busy machine cannot change it.
+    waited: list[float] = []
+    still = types.SimpleNamespace(monotonic=lambda: 7.0, sleep=waited.append)
+    monkeypatch.setattr(llm, "time", still)
     complete(asks(6), settings(stub, concurrency=6, requests_per_minute=600), ChatLog(tmp_path / "t.jsonl"))
-    starts = sorted(stub.starts)
-    assert starts[-1] - starts[0] >= 0.45  # five gaps of a tenth of a second, less a little scheduling
+    assert sorted(waited) == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
 
 
 def test_two_writers_are_refused(tmp_path: Path, stub: Stub) -> None:
@@ -301,6 +306,11 @@ def test_broken_transcript_line_is_refused_by_number(tmp_path: Path, stub: Stub)
     [
         ({"model": ""}, "model"),
         ({"base_url": "ftp://x"}, "base_url"),
+        ({"base_url": "http://127.0.0.1:port/v1"}, "base_url: expected an http"),
+        ({"base_url": "http://127.0.0.1:99999/v1"}, "base_url: expected an http"),
+        ({"base_url": "http://[::1/v1"}, "base_url: expected an http"),
+        ({"base_url": "http://exa mple/v1"}, "base_url: expected an http"),
+        ({"base_url": "http://127.0.0.1/v1?key=secret"}, "holds a query or fragment"),
         ({"base_url": "http://me:secret@127.0.0.1/v1"}, "user name or password"),
         ({"price_cap": 1.0}, "price_cap"),
         ({"concurrency": 0}, "concurrency"),
@@ -318,9 +328,54 @@ def test_missing_key_for_the_public_server_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(InputError, match=r"\$NO_SUCH_KEY"):
-        complete(asks(1), ChatSettings("m", key_env="NO_SUCH_KEY"), ChatLog(tmp_path / "t.jsonl"))
+        complete(asks(1), ChatSettings("m", key_env="NO_SUCH_KEY"), ChatLog(tmp_path / "new" / "t.jsonl"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(stub: Stub, tmp_path: Path) -> None:
+    for bad in ("line\nfeed-0123", "é0123456789"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("STUB_KEY", bad)
+            with pytest.raises(InputError, match=r"\$STUB_KEY: holds characters") as caught:
+                complete(asks(1), settings(stub), ChatLog(tmp_path / "new" / "t.jsonl"))
+        assert bad not in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_server_that_is_not_there_is_given_up_before_every_request_has_waited(tmp_path: Path) -> None:
+    dead = ChatSettings("m", "http://127.0.0.1:9/v1", key_env="STUB_KEY", retries=0, timeout=2, concurrency=1)
+    log = ChatLog(tmp_path / "t.jsonl")
+    with pytest.raises(InputError, match=r"127\.0\.0\.1:9/v1: no server answers there"):
+        complete(asks(50), dead, log)
+    assert sum(e["event"] == "sent" for e in log.events()) == 3
+
+
+def test_connections_lost_after_an_answer_do_not_end_the_run(stub: Stub, tmp_path: Path) -> None:
+    def cut(text: str, attempt: int) -> tuple[int, Any]:
+        if text == "q0":
+            return 200, good("yes")
+        raise ConnectionResetError  # the handler dies, and the connection with it
+
+    stub.script = cut
+    stub.handle_error = lambda *args: None  # type: ignore[method-assign]
+    got = complete(asks(6), settings(stub, retries=0), ChatLog(tmp_path / "t.jsonl"))
+    assert [a.status for a in got] == ["answered"] + ["failed"] * 5
 
 
 def test_duplicate_ids_are_refused(stub: Stub, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'r0' occurs twice"):
         complete(asks(1) * 2, settings(stub), ChatLog(tmp_path / "t.jsonl"))
+
+
+def test_a_verifier_without_a_key_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pandas as pd
+
+    from companion.verifiers import ChatVerifier
+
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    verifier = ChatVerifier(ChatSettings("m", key_env="NO_SUCH_KEY"), tmp_path / "chat")
+    pair = pd.DataFrame({"query_id": ["q"], "memory_id": ["m"], "query_text": ["?"], "memory_text": ["!"]})
+    with pytest.raises(InputError, match=r"\$NO_SUCH_KEY"):
+        verifier.probability(pair)
+    assert not (tmp_path / "chat").exists()

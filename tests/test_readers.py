@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from companion import expose, exposure, readers, scenarios
 from companion.errors import InputError
-from companion.llm import ChatSettings
+from companion.llm import ChatLog, ChatSettings
 from companion.readers import Answer
 from companion.tables import read_table
 
@@ -214,7 +214,7 @@ def test_replayed_files_are_checked(tmp_path, requests, line, match):
     whole = [{"request_id": r.request_id, "answer": "no"} for r in requests]
     with pytest.raises(InputError, match=match):
         expose.run(replay(tmp_path, [*whole, line]), tmp_path / "run")
-    assert not (tmp_path / "run" / "outcomes.parquet").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_replayed_file_with_holes_is_refused(tmp_path, requests):
@@ -226,6 +226,7 @@ def test_a_replayed_file_with_holes_is_refused(tmp_path, requests):
         expose.run(replay(tmp_path, [*whole[1:9], *whole[10:]]), tmp_path / "other")
     with pytest.raises(InputError, match="cannot be read"):
         expose.run(readers.ReplayReader(tmp_path / "none.jsonl"), tmp_path / "none")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl"]
 
 
 # --- a model behind a server ----
@@ -238,6 +239,7 @@ class Server:
         self.asked: list[str] = []
         self.delay = 0.0
         self.fail_after: int | None = None
+        self.refuse_with: int | None = None
         self.finish = "stop"
         outer = self
 
@@ -246,6 +248,8 @@ class Server:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.asked.append(self.headers.get("Idempotency-Key", ""))
                 time.sleep(outer.delay)
+                if outer.refuse_with is not None:
+                    return self.reply(outer.refuse_with, {"error": {"message": f"not {KEY}"}})
                 if outer.fail_after is not None and len(outer.asked) > outer.fail_after:
                     return self.reply(400, {"error": {"message": f"no more for {KEY}"}})
                 prompt = body["messages"][-1]["content"]
@@ -352,6 +356,73 @@ def test_a_killed_command_resumes_without_paying_twice(server, tmp_path):
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
 
+# --- what a refused reader leaves behind ----
+
+
+def leftovers(folder):
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.mark.parametrize("key", ["", "sk-test\x1b-0123456789", "schlüssel-0123456789"])
+def test_a_model_without_a_usable_key_leaves_nothing_behind(tmp_path, monkeypatch, key):
+    pytest.importorskip("openai")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(InputError, match=r"\$OPENAI_API_KEY") as error:
+        expose.run(readers.ChatReader(ChatSettings("m")), tmp_path / "run")
+    assert not key or key not in str(error.value)
+    assert leftovers(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("code", [401, 404])
+def test_a_refused_model_does_not_stand_in_the_way_of_the_next_reader(server, tmp_path, code):
+    server.refuse_with = code
+    with pytest.raises(InputError, match=f"HTTP {code}"):
+        expose.run(chat(server), tmp_path / "run")
+    server.refuse_with = None
+    assert "chat.jsonl" in leftovers(tmp_path / "run")  # what may have cost something stays on record
+    done = expose.run(readers.perfect(), tmp_path / "run")
+    assert set(done.outcomes["reader"]) == {"simulated-perfect"}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["reader"] == "simulated-perfect"
+    with pytest.raises(InputError, match="holds another run"):  # and now the folder does hold a run
+        expose.run(chat(server), tmp_path / "run")
+
+
+def test_a_server_that_is_not_there_is_given_up_soon_and_another_takes_the_folder(server, tmp_path):
+    dead = readers.ChatReader(ChatSettings("stub", base_url="http://127.0.0.1:9/v1", retries=0, concurrency=2))
+    with pytest.raises(InputError, match=r"http://127.0.0.1:9/v1: no server answers there .*3 requests tried"):
+        expose.run(dead, tmp_path)
+    expose.run(chat(server), tmp_path)
+    assert len(server.asked) == 384
+
+
+def test_one_answer_keeps_the_folder_for_its_run(server, tmp_path):
+    server.fail_after = 1
+    with pytest.raises(InputError, match="383 of 384"):
+        expose.run(chat(server, concurrency=1), tmp_path)
+    with pytest.raises(InputError, match=r"run.json: holds another run \(reader is 'stub'"):
+        expose.run(readers.perfect(), tmp_path)
+
+
+def test_a_run_at_work_is_not_replaced(server, tmp_path):
+    expose.prepare(chat(server), tmp_path)
+    with ChatLog(tmp_path / "chat.jsonl").writing(), pytest.raises(InputError, match="another process"):
+        expose.run(readers.perfect(), tmp_path)
+    assert json.loads((tmp_path / "run.json").read_text())["reader"] == "stub"
+
+
+def test_requests_written_for_someone_else_may_be_answered_in_the_same_folder(tmp_path, requests):
+    expose.prepare(readers.ChatReader(ChatSettings("m", base_url="http://127.0.0.1:9/v1")), tmp_path / "run")
+    given = replay(tmp_path, [{"request_id": r.request_id, "answer": "no"} for r in requests])
+    assert len(expose.run(given, tmp_path / "run").outcomes) == 192
+
+
+def test_a_complete_transcript_needs_no_key(server, tmp_path, monkeypatch):
+    done = expose.run(chat(server), tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "\x1b")
+    pd.testing.assert_frame_equal(expose.run(chat(server), tmp_path).outcomes, done.outcomes)
+
+
 # --- the command ----
 
 
@@ -404,3 +475,4 @@ def test_the_command_refuses_bad_input(app, tmp_path, words, match):
     result = invoke(app, *words, "--out", tmp_path / "run")
     assert isinstance(result.exception, InputError)
     assert match in str(result.exception)
+    assert not (tmp_path / "run").exists()

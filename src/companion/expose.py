@@ -26,7 +26,8 @@ import pandas as pd
 from companion import scenarios as scenario_sets
 from companion.disclosure import disclosed
 from companion.errors import InputError
-from companion.readers import Answer, Progress, Reader
+from companion.llm import ChatLog
+from companion.readers import CHAT_LOG, Answer, Progress, Reader, by_request
 from companion.scenarios import Request, ScenarioSet
 from companion.tables import write_table
 
@@ -69,7 +70,7 @@ def run(
         Simulated, replayed, or a language model.
     folder : path
         Made if absent. A folder that holds an interrupted run of the same reader, settings and scenarios is
-        resumed; one that holds anything else is refused.
+        resumed; one in which another run got an answer is refused.
     scenarios : ScenarioSet, optional
         The project's own set by default.
     progress : callable, optional
@@ -82,11 +83,13 @@ def run(
     Raises
     ------
     InputError
-        Another run lives in the folder, the folder cannot be written, or some requests have no answer: the
-        message names how many, the first of them, and why.
+        The reader refuses (`readers.Reader.check`; nothing is written then), another run lives in the folder, the
+        folder cannot be written, or some requests have no answer: the message names how many, the first of them,
+        and why.
     """
     used = scenarios if scenarios is not None else scenario_sets.load()
     requests = used.requests()
+    reader.check(requests, Path(folder))  # first, so that a refusal leaves nothing behind
     where = prepare(reader, folder, used)
     answers = reader.answer(requests, where, progress)
     outcomes, transcript = score(requests, answers, reader.name)
@@ -113,7 +116,7 @@ def prepare(reader: Reader, folder: Path | str, scenarios: ScenarioSet | None = 
     Raises
     ------
     InputError
-        The folder holds another run, or cannot be written.
+        Another run got an answer in the folder or is at work in it, or it cannot be written.
     """
     used = scenarios if scenarios is not None else scenario_sets.load()
     where = Path(folder)
@@ -174,7 +177,7 @@ def score(
     InputError
         A request without an answer, or with two, or an answer to a request that was never made.
     """
-    by_id = _complete(requests, answers)
+    by_id = by_request(requests, answers)
     texts = [by_id[request.request_id].text for request in requests]
     found = disclosed(texts, [request.marker for request in requests])
     transcript = [
@@ -199,40 +202,36 @@ def score(
     return outcomes[[*keys, *(f"disclosed_{side}" for side in scenario_sets.SIDES)]], transcript
 
 
-def _complete(requests: Sequence[Request], answers: Iterable[Answer]) -> dict[str, Answer]:
-    """Index answers by request, or refuse what is not exactly one answer each."""
-    known = {request.request_id for request in requests}
-    by_id: dict[str, Answer] = {}
-    for answer in answers:
-        if answer.request_id not in known:
-            raise InputError(f"answer to {answer.request_id!r}: no such request in the study")
-        if answer.request_id in by_id:
-            raise InputError(f"answer to {answer.request_id!r}: given twice; expected one answer each")
-        by_id[answer.request_id] = answer
-    holes = [r for r in requests if r.request_id not in by_id or by_id[r.request_id].text is None]
-    if holes:
-        first = by_id.get(holes[0].request_id)
-        why = first.problem if first is not None and first.problem else "no answer was given"
-        raise InputError(
-            f"incomplete: {len(holes)} of {len(requests)} requests have no answer, first {holes[0].request_id}"
-            f" ({why}); nothing was scored; run again to ask what is missing"
-        )
-    return by_id
-
-
 def _claim(path: Path, record: Mapping[str, Any]) -> None:
-    """Write the run record, or make sure that the one there is the same run."""
+    """Write the run record, or make sure that the one there is the same run or never got an answer."""
     if path.exists():
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise InputError(f"{path}: not a run record ({error}); choose another folder") from error
-        for name, value in record.items():
-            if not isinstance(found, dict) or found.get(name) != value:
-                has = found.get(name) if isinstance(found, dict) else found
-                raise InputError(f"{path}: holds another run ({name} is {has!r}, not {value!r}); choose another folder")
-        return
+        told = found if isinstance(found, dict) else {}
+        other = [name for name, value in record.items() if told.get(name) != value]
+        if not other:
+            return
+        if not told or _has_answers(path.parent):
+            has, value = told.get(other[0], found if not told else None), record[other[0]]
+            raise InputError(f"{path}: holds another run ({other[0]} is {has!r}, not {value!r}); choose another folder")
     _write_text(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+
+
+def _has_answers(folder: Path) -> bool:
+    """Tell whether a run in this folder got any answer; one that is at work right now is refused by its transcript.
+
+    A reader that was refused (no such model, no server) leaves a record and perhaps a transcript of failures. It
+    must not stand in the way of the next one; the transcript stays, since what it may have cost counts.
+    """
+    if any((folder / name).exists() for name in (TRANSCRIPTS, *OUTCOMES)):
+        return True
+    log = ChatLog(folder / CHAT_LOG)
+    if not log.path.exists():
+        return False
+    with log.writing():
+        return bool(log.answers())
 
 
 def _write_lines(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:

@@ -35,6 +35,7 @@ from companion.errors import InputError
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _MESSAGE_OVERHEAD = 16  # tokens a chat template may add around one message; generous on purpose
 _FATAL = frozenset({401, 403, 404})  # wrong key, no right, no such model: every further request would fail too
+_MISSES = 3  # requests in a run that reach nothing before the run is given up
 _DONE = "answered"
 
 
@@ -127,7 +128,7 @@ class ChatSettings:
     Raises
     ------
     InputError
-        A value out of range, a cap without prices, or credentials inside the URL.
+        A value out of range, a cap without prices, no usable URL, or one with credentials or a query inside.
     """
 
     model: str
@@ -148,12 +149,22 @@ class ChatSettings:
     def __post_init__(self) -> None:
         if not self.model:
             raise InputError("model: an empty name; expected the name of a model the server offers")
-        parts = urlsplit(self.address)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InputError("base_url: expected an http or https address such as http://127.0.0.1:8000/v1")
+        self._check_address()
+        self._check_numbers()
+
+    def _check_address(self) -> None:
+        """Refuse what is no address, or holds what a run record must not (the message repeats none of it)."""
+        try:
+            parts = urlsplit(self.address)
+            whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:  # a port that is no number, a bracket that is not closed
+            parts, whole = urlsplit(""), False
         if parts.username or parts.password:
             raise InputError("base_url: holds a user name or password; put the key in the environment instead")
-        self._check_numbers()
+        if parts.query or parts.fragment:
+            raise InputError("base_url: holds a query or fragment; expected the plain root of the API")
+        if not whole or parts.scheme not in {"http", "https"} or not self.address.isprintable() or " " in self.address:
+            raise InputError("base_url: expected an http or https address such as http://127.0.0.1:8000/v1")
 
     def _check_numbers(self) -> None:
         for name, low in (("concurrency", 1), ("max_tokens", 1), ("retries", 0)):
@@ -435,7 +446,8 @@ def complete(
     ------
     InputError
         Two requests with one id; no key for a server that needs one; the server refuses the key or does not
-        know the model (401, 403, 404); the extra ``llm`` is not installed; the transcript is in use.
+        know the model (401, 403, 404); nothing answers at its address; the extra ``llm`` is not installed; the
+        transcript is in use. What :func:`ready` refuses is refused before the transcript's file is made.
     """
     _check_ids(requests)
     prints = [settings.fingerprint(r) for r in requests]
@@ -443,10 +455,28 @@ def complete(
     todo = {p: r for p, r in zip(prints, requests, strict=True) if p not in known}
     fresh: dict[str, ChatAnswer] = {}
     if todo:
+        run = _Run(settings, log)  # a missing key or client is refused before the transcript's file is made
         with log.writing():
-            run = _Run(settings, log, _Budget(settings.price_cap, log.spent()))
+            run.budget = _Budget(settings.price_cap, log.spent())
             fresh = run.all(todo, len(requests), progress)
     return [known[p] if p in known else fresh[p] for p in prints]
+
+
+def ready(settings: ChatSettings) -> None:
+    """Make sure that requests could be sent: the client is installed, the key is there and fit to be sent.
+
+    Nothing is sent and nothing is written.
+
+    Parameters
+    ----------
+    settings : ChatSettings
+
+    Raises
+    ------
+    InputError
+        No key for a server that needs one, a key that no header can hold, or the extra ``llm`` is not installed.
+    """
+    _client(settings, _key(settings))
 
 
 def incomplete(answers: Iterable[ChatAnswer]) -> dict[str, int]:
@@ -469,10 +499,13 @@ def _check_ids(requests: Sequence[ChatRequest]) -> None:
 class _Run:
     """One call of `complete`: the client, the key's scrubber, the budget and the pace."""
 
-    def __init__(self, settings: ChatSettings, log: ChatLog, budget: _Budget) -> None:
-        self.settings, self.log, self.budget = settings, log, budget
+    def __init__(self, settings: ChatSettings, log: ChatLog) -> None:
+        self.settings, self.log = settings, log
+        self.budget = _Budget(settings.price_cap, 0.0)
         self.pace = _Pace(settings.requests_per_minute)
         self.fatal: str | None = None
+        self.reached = False  # whether the server has said anything at all
+        self.unreached = 0  # requests that got no connection, each after the client's own retries
         key = _key(settings)
         self.client = _client(settings, key)
         self.scrub = _scrubber(key)
@@ -534,13 +567,16 @@ class _Run:
         except openai.APIStatusError as error:
             if error.status_code in _FATAL:
                 self.stop(error.status_code)
+            self.reached = True
             return replace(failed, error=self.line(f"HTTP {error.status_code}: {error.message}"))
         except openai.APIConnectionError as error:
+            self.miss(error)
             # the server may have worked, and billed, before the line broke
             return replace(failed, cost=most, error=self.line(f"{type(error).__name__}: {error.__cause__}"))
         except (openai.OpenAIError, ValueError) as error:  # a 200 whose body is no JSON, or not the promised one
             text = self.line(f"{type(error).__name__}: {error}")
             return ChatAnswer(request.id, "malformed", cost=most, error=text)
+        self.reached = True
         return self.read(reply, request, most)
 
     def read(self, reply: object, request: ChatRequest, most: float) -> ChatAnswer:
@@ -566,6 +602,14 @@ class _Run:
         self.fatal = f"{where}: the server {why} (HTTP {code})"
         self.budget.close()
 
+    def miss(self, error: Exception) -> None:
+        """Send nothing more once it is plain that no server is there: each miss has cost all the retries' waiting."""
+        self.unreached += 1
+        if not self.reached and self.unreached >= max(_MISSES, self.settings.concurrency):
+            why = self.line(f"{type(error).__name__}: {error.__cause__}")
+            self.fatal = f"{self.settings.address}: no server answers there ({why}); {self.unreached} requests tried"
+            self.budget.close()
+
     def line(self, text: str) -> str:
         """Return one scrubbed line of bounded length."""
         return " ".join(self.scrub(text).split())[:500]
@@ -583,6 +627,9 @@ def _usage(reply: object, settings: ChatSettings, request: ChatRequest) -> tuple
 def _key(settings: ChatSettings) -> str:
     """Return the key from the environment; a placeholder for a server of one's own that needs none."""
     key = os.environ.get(settings.key_env, "").strip()
+    if key and not (key.isascii() and key.isprintable()):
+        # A header cannot hold it; sending would fail once per request, with the key in the client's message.
+        raise InputError(f"${settings.key_env}: holds characters that no key has; expected printable ASCII")
     if key:
         return key
     if settings.address == DEFAULT_BASE_URL:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from companion import scenarios
 from companion.errors import InputError
-from companion.llm import ChatLog, ChatRequest, ChatSettings, complete
+from companion.llm import ChatLog, ChatRequest, ChatSettings, complete, plan, ready
 from companion.scenarios import Candidate, Request
 
 CHAT_LOG = "chat.jsonl"
@@ -74,6 +74,16 @@ class Reader(Protocol):
         """Return everything that decides the answers, without any key; kept in the run record."""
         ...
 
+    def check(self, requests: Sequence[Request], folder: Path) -> None:
+        """Refuse what can be known to fail before anything is asked or written; ``folder`` may not exist yet.
+
+        Raises
+        ------
+        InputError
+            The reader cannot answer all the requests.
+        """
+        ...
+
     def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
         """Answer every request once, in order; ``folder`` is the run's own, for a transcript to resume from."""
         ...
@@ -101,6 +111,9 @@ class SimulatedReader:
     def settings(self) -> dict[str, Any]:
         """Return the options."""
         return dict(self.options)
+
+    def check(self, requests: Sequence[Request], folder: Path) -> None:
+        """Do nothing: a simulated reader answers every request."""
 
     def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
         """Answer every request from its metadata; nothing is written to ``folder``."""
@@ -204,6 +217,17 @@ class ChatReader:
         stated = asdict(self.chat)
         return {"base_url": self.chat.address, **{name: stated[name] for name in keep}}
 
+    def check(self, requests: Sequence[Request], folder: Path) -> None:
+        """Make sure that what the transcript in ``folder`` does not answer yet could be sent.
+
+        Raises
+        ------
+        InputError
+            No key, or one that cannot be sent; no client; a transcript that cannot be read.
+        """
+        if plan(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG)).pending:
+            ready(self.chat)
+
     def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
         """Ask the model what its transcript in ``folder`` does not answer yet.
 
@@ -212,8 +236,7 @@ class ChatReader:
         InputError
             No key, a key that is refused, an unknown model, or a transcript in use by another process.
         """
-        asked = [ChatRequest.ask(r.request_id, r.prompt, r.system) for r in requests]
-        replies = complete(asked, self.chat, ChatLog(folder / CHAT_LOG), progress=progress)
+        replies = complete(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG), progress=progress)
         return [
             Answer(reply.id, reply.text, reply.finish_reason == "length", reply.error or reply.status)
             if reply.text is None
@@ -251,6 +274,16 @@ class ReplayReader:
         """Return the file's name and sha256."""
         return {"file": self.path.name, "sha256": hashlib.sha256(_read(self.path)).hexdigest()}
 
+    def check(self, requests: Sequence[Request], folder: Path) -> None:
+        """Read the whole file and make sure that it answers every request.
+
+        Raises
+        ------
+        InputError
+            As in `answer`, and for requests that the file does not answer.
+        """
+        by_request(requests, self.answer(requests, folder))
+
     def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
         """Look every request up in the file.
 
@@ -276,6 +309,48 @@ class ReplayReader:
                 raise InputError(f"{where}: request_id {answer.request_id!r} occurs twice; expected one answer each")
             found[answer.request_id] = answer
         return found
+
+
+def by_request(requests: Sequence[Request], answers: Iterable[Answer]) -> dict[str, Answer]:
+    """Index answers by request, or refuse what is not exactly one answer each (Protocol section 7).
+
+    Parameters
+    ----------
+    requests : sequence of Request
+    answers : iterable of Answer
+        In any order.
+
+    Returns
+    -------
+    dict of str to Answer
+        By request id; every one has text.
+
+    Raises
+    ------
+    InputError
+        A request without an answer, or with two, or an answer to a request that was never made.
+    """
+    known = {request.request_id for request in requests}
+    by_id: dict[str, Answer] = {}
+    for answer in answers:
+        if answer.request_id not in known:
+            raise InputError(f"answer to {answer.request_id!r}: no such request in the study")
+        if answer.request_id in by_id:
+            raise InputError(f"answer to {answer.request_id!r}: given twice; expected one answer each")
+        by_id[answer.request_id] = answer
+    holes = [r for r in requests if r.request_id not in by_id or by_id[r.request_id].text is None]
+    if holes:
+        first = by_id.get(holes[0].request_id)
+        why = first.problem if first is not None and first.problem else "no answer was given"
+        raise InputError(
+            f"incomplete: {len(holes)} of {len(requests)} requests have no answer, first {holes[0].request_id}"
+            f" ({why}); nothing was scored; run again to ask what is missing"
+        )
+    return by_id
+
+
+def _asked(requests: Sequence[Request]) -> list[ChatRequest]:
+    return [ChatRequest.ask(r.request_id, r.prompt, r.system) for r in requests]
 
 
 def _replayed(line: bytes, where: str) -> Answer:
