@@ -27,7 +27,7 @@ FLOORS = [
     {"retrieval"},
     {"corpora"},
     {"studies"},
-    {"figures"},
+    {"figures", "parameters"},
     {"runs", "book"},
     {"cli"},
 ]

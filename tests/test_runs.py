@@ -186,6 +186,9 @@ def test_a_failing_chapter_leaves_no_output_but_is_kept_for_reading(tmp_path, fa
     with pytest.raises(error, match="fail: expected something else" if fail == "input" else "a bug in the chapter"):
         runs.execute(SPECIMEN, {"fail": fail}, tmp_path / "out.ipynb", progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["out.failed.ipynb"]
+    runs.execute(SPECIMEN, {}, tmp_path / "out.ipynb", progress=False, html=False)
+    # What is left of the failure would seem to belong to the run that succeeded.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.ipynb", "out.json"]
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:

@@ -130,6 +130,7 @@ def test_chapters_are_found_by_name():
         ("grid: {a: [1.5]}", "grid.yaml, grid.*parameter a: 1.5 is float, expected int"),
         ("grid: {a: 1}", "grid, a: 1; expected a list"),
         ("grid: {a: []}", "expected a list"),
+        ("grid:", "grid: nothing is there; expected"),
         ("grid: {a: [1, 2, 1]}", "a=1 is there twice"),
         ("runs: [{a: 1}, {}]", "run 2: .*is there twice"),
         ("runs: {a: 1}", "expected a list with one mapping"),
@@ -163,7 +164,13 @@ def test_missing_files_and_notebooks_are_refused(tiny, tmp_path):
     with pytest.raises(InputError, match=r"none.yaml"):
         sweep.read_plan(tmp_path / "none.yaml")
     path = tmp_path / "bare.yaml"
-    for text, said in [("", "not a mapping"), ("grid: {a: [1]}", "notebook is None"), ("notebook: [1]", "notebook is")]:
+    for text, said in [
+        ("", "bare.yaml: the file is empty; expected lines such as 'notebook: 02-support', and grid or runs"),
+        ("# nothing yet\n", "the file is empty"),
+        ("[1]", r"\[1\] is not a mapping; expected lines such as 'notebook"),
+        ("grid: {a: [1]}", "notebook is None"),
+        ("notebook: [1]", "notebook is"),
+    ]:
         path.write_text(text)
         with pytest.raises(InputError, match=said):
             sweep.read_plan(path)

@@ -97,7 +97,7 @@ def _plan(parameters: Mapping[str, Any]) -> list[_Chapter]:
         declared = runs.declared_parameters(source)
         names = {item.name for item in declared}
         given = {name: value for name, value in parameters.items() if name in names}
-        plan.append(_Chapter(source, runs.check_parameters(declared, given, source.stem)))
+        plan.append(_Chapter(source, runs.checked_parameters(source, given)))
         unused -= names
         declared_names |= names
     if unused:

@@ -29,6 +29,7 @@ from typing import Any
 import yaml
 
 import companion
+from companion import parameters as ranges
 from companion.errors import InputError
 from companion.figures.parameters import Parameter, read_parameters
 from companion.figures.render import HEADLINE_MIME, NO_STILLS
@@ -186,13 +187,35 @@ def parse_pairs(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
     for name, text in pairs:
         if name in values:
             raise InputError(f"parameter {name!r} is given twice")
-        values[name] = _located(parse_value(text))
+        values[name] = located(name, parse_value(text))
     return values
 
 
-def _located(value: Any) -> Any:
-    """Spell out where a file is that a parameter names: the chapter runs in another folder than its caller."""
-    return str(Path(value).absolute()) if isinstance(value, str) and value and Path(value).is_file() else value
+def located(name: str, value: Any, *folders: str | os.PathLike[str]) -> Any:
+    """Spell out where a file is that a parameter names: the chapter runs in another folder than its caller.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+    value : Any
+        Its value; only text that names a file (or, where the parameter is meant for one, a folder) is changed.
+    folders : path-like
+        Where relative names are looked up, in this order; by default the current folder.
+
+    Returns
+    -------
+    Any
+        An absolute path, or the value as it was.
+    """
+    if not isinstance(value, str) or not value:
+        return value
+    for folder in folders or (Path.cwd(),):
+        path = (Path(folder) / value).absolute()
+        # A word such as demo may by chance be the name of a file here.
+        if (path.is_file() and path.suffix) or (name in ranges.PATHS and path.exists()):
+            return str(path)
+    return value
 
 
 def check_parameters(
@@ -226,6 +249,57 @@ def check_parameters(
             raise InputError(f"{origin} has no parameter {name!r}: expected one of {', '.join(known)}")
         checked[name] = _conform(value, known[name].default, f"{origin}, parameter {name}")
     return checked
+
+
+def checked_parameters(source: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the parameters given to a notebook: names, types and, for a chapter of the book, ranges and choices.
+
+    Parameters
+    ----------
+    source : pathlib.Path
+        The notebook.
+    given : mapping
+        Names and values asked for.
+
+    Returns
+    -------
+    dict
+        As from `check_parameters`.
+
+    Raises
+    ------
+    InputError
+        As from `check_parameters` and `check_ranges`.
+    """
+    declared = declared_parameters(source)
+    values = check_parameters(declared, given, source.stem)
+    check_ranges(source, {item.name: values.get(item.name, item.default) for item in declared})
+    return values
+
+
+def check_ranges(source: Path, values: Mapping[str, Any], origin: str = "") -> None:
+    """Refuse values that a chapter of the book cannot use; any other notebook checks its own.
+
+    Parameters
+    ----------
+    source : pathlib.Path
+        The notebook.
+    values : mapping
+        All its parameters.
+    origin : str
+        What asked for them, for the message.
+
+    Raises
+    ------
+    InputError
+        As from `companion.parameters.check`.
+    """
+    if source.stem not in ranges.CHAPTERS or source.parent != notebooks_dir().resolve():
+        return
+    try:
+        ranges.check(source.stem, values)
+    except InputError as error:
+        raise InputError(f"{origin}: {error}" if origin else str(error)) from error
 
 
 def _conform(value: Any, default: Any, where: str) -> Any:
@@ -382,14 +456,14 @@ def execute(
     Raises
     ------
     InputError
-        Before anything runs, for an unknown notebook, parameter or type; or when the chapter itself refuses the
-        values.
+        Before anything runs, for an unknown notebook or parameter, or a value of the wrong type or out of range; or
+        when the notebook itself refuses the values.
     RunError
         If a cell fails.
     """
     source = find_notebook(notebook)
     declared = declared_parameters(source)
-    values = check_parameters(declared, parameters, source.stem)
+    values = checked_parameters(source, parameters)
     target = Path(out_ipynb)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -415,6 +489,7 @@ def execute(
     _replace(target, _notebook_text(node))
     page = _standalone(node, target) if html else None
     _replace(target.with_suffix(".json"), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    _failed(target).unlink(missing_ok=True)  # of an earlier attempt: it would seem to belong to this one
     return Run(target, record, page)
 
 
@@ -445,13 +520,17 @@ def _run_papermill(
                 log_output=False,
             )
         except PapermillExecutionError as error:
-            failed = target.with_suffix(".failed.ipynb")
+            failed = _failed(target)
             _replace(failed, after.read_text(encoding="utf-8"))
             if error.ename == "InputError":
                 raise InputError(f"{source.stem}: {error.evalue}") from error
             raise RunError(f"{source.stem}, cell {error.cell_index}: {error} (notebook kept: {failed})") from error
         node = nbformat.read(after, as_version=4)
     return _settled(node)
+
+
+def _failed(target: Path) -> Path:
+    return target.with_suffix(".failed.ipynb")
 
 
 def _settled(node: Any) -> Any:

@@ -143,7 +143,8 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     ------
     InputError
         For a file that cannot be read, unknown sections, a parameter that the notebook does not have, a value of
-        the wrong type, or the same run twice; the message names the file, the entry and what was expected.
+        the wrong type or out of the chapter's range, or the same run twice; the message names the file, the entry and
+        what was expected.
     """
     path = Path(path)
     content = _read_yaml(path)
@@ -151,12 +152,15 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     if unknown:
         raise InputError(f"{path}: section {unknown[0]!r} is unknown; expected {', '.join(_SECTIONS)}")
     notebook = _notebook(path, content.get("notebook"))
+    if "grid" in content and content["grid"] in (None, {}):
+        raise InputError(f"{path}, grid: nothing is there; expected lines such as 'top_k: [5, 10]'")
     return make_plan(
         notebook,
         parameters=_mapping(content.get("parameters"), f"{path}, parameters"),
         grid=_mapping(content["grid"], f"{path}, grid") if "grid" in content else None,
         runs_list=_entries(content["runs"], f"{path}, runs") if "runs" in content else None,
         origin=str(path),
+        folders=(path.parent, Path.cwd()),
     )
 
 
@@ -167,6 +171,7 @@ def make_plan(
     grid: Mapping[str, Sequence[Any]] | None = None,
     runs_list: Sequence[Mapping[str, Any]] | None = None,
     origin: str = "sweep",
+    folders: Sequence[str | os.PathLike[str]] = (),
 ) -> Plan:
     """Plan a sweep from Python.
 
@@ -182,6 +187,8 @@ def make_plan(
         One run per entry. Give ``grid`` or ``runs_list``; with neither there is one run.
     origin : str
         What messages call the plan.
+    folders : sequence of path-like
+        Where files that parameters name are looked up; by default the current folder.
 
     Returns
     -------
@@ -196,7 +203,8 @@ def make_plan(
     declared = runs.declared_parameters(source)
     if grid is not None and runs_list is not None:
         raise InputError(f"{origin}: both grid and runs are given; expected one of them")
-    fixed = runs.check_parameters(declared, parameters or {}, f"{origin}, parameters ({source.stem})")
+    fixed = _located(parameters or {}, folders)
+    fixed = runs.check_parameters(declared, fixed, f"{origin}, parameters ({source.stem})")
     entries = _combinations(grid, origin) if grid is not None else list(enumerate(runs_list or [{}], 1))
     planned: dict[str, Planned] = {}
     for number, entry in entries:
@@ -204,14 +212,19 @@ def make_plan(
         both = [name for name in entry if name in fixed]
         if both:
             raise InputError(f"{where}: parameter {both[0]!r} is fixed in parameters; expected it in one place")
-        values = {**fixed, **runs.check_parameters(declared, entry, f"{where} ({source.stem})")}
+        values = {**fixed, **runs.check_parameters(declared, _located(entry, folders), f"{where} ({source.stem})")}
         run = _planned(declared, values)
+        runs.check_ranges(source, run.parameters, where)
         if run.name in planned:
             raise InputError(f"{where}: {_described(entry)} is there twice; expected every run once")
         planned[run.name] = run
     every = [run.parameters for run in planned.values()]
     varied = tuple(item.name for item in declared if len({_text(values[item.name]) for values in every}) > 1)
     return Plan(source, tuple(planned.values()), varied)
+
+
+def _located(values: Mapping[str, Any], folders: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
+    return {name: runs.located(name, value, *folders) for name, value in values.items()}
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -221,7 +234,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: {error.strerror or error}; expected a YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
         raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
-    return _mapping(content, str(path), needed=True)
+    if not isinstance(content, dict):
+        found = "the file is empty" if content is None else f"{content!r} is not a mapping"
+        raise InputError(f"{path}: {found}; expected lines such as 'notebook: 02-support', and grid or runs")
+    return _mapping(content, str(path))
 
 
 def _notebook(path: Path, name: Any) -> Path:
@@ -233,8 +249,8 @@ def _notebook(path: Path, name: Any) -> Path:
     return runs.find_notebook(str(name))
 
 
-def _mapping(content: Any, where: str, needed: bool = False) -> dict[str, Any]:
-    if content is None and not needed:
+def _mapping(content: Any, where: str) -> dict[str, Any]:
+    if content is None:
         return {}
     if not isinstance(content, dict):
         raise InputError(f"{where}: {content!r} is not a mapping; expected lines such as 'top_k: 20'")
