@@ -237,9 +237,55 @@ def test_bad_requests_are_refused(whole, parts, tmp_path):
     source = {name: whole / f"{name}.parquet" for name in ("memories", "queries", "labels")}
     with pytest.raises(InputError, match=r"rankings.parquet: row 1, column query_id: unknown id 'unheard'"):
         scale.partition({**source, "rankings": strange}, tmp_path / "b")
+    one = pd.DataFrame({"arm": "a", "query_id": "q001", "rank": 1, "memory_id": "m001"}, index=range(300_000))
+    one.assign(query_id=one["query_id"].mask(one.index == 299_998, "unheard")).to_parquet(strange)
+    with pytest.raises(InputError, match="row 299999, column query_id"):  # of the file, not of a batch
+        scale.partition({**source, "rankings": strange}, tmp_path / "b")
     strange.write_bytes(b"PAR1 not really")
     with pytest.raises(InputError, match="not Parquet"):
         scale.partition({**source, "rankings": strange}, tmp_path / "c")
+
+
+def test_a_partition_that_fails_leaves_nothing_in_the_way_of_the_next_one(whole, parts, tmp_path):
+    source = {name: whole / f"{name}.parquet" for name in messy()}
+    bad = tmp_path / "labels.csv"
+    tables.write_table(tables.read_table(source["labels"], "labels"), bad)
+    bad.write_text(bad.read_text().replace("1,", "maybe,", 1))
+    new, given = tmp_path / "new", tmp_path / "given"
+    given.mkdir()
+    for out in (new, given):
+        with pytest.raises(InputError, match="'maybe' is not accepted"):
+            scale.partition({**source, "labels": bad}, out)
+    assert not new.exists()
+    assert list(given.iterdir()) == []
+    # What kill -9 leaves is hidden, and no reason to refuse the next attempt.
+    (given / ".partial" / "rankings").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"queries\.parquet is missing"):
+        scale.list_parts(given)
+    for out in (new, given):
+        scale.partition(source, out, rows_per_part=640)
+        assert {path.name for path in out.iterdir()} == {path.name for path in parts.iterdir()}
+        pd.testing.assert_frame_equal(scale.score_partitions(out), scale.score_partitions(parts), check_exact=True)
+
+
+def test_an_id_column_that_is_no_text_is_refused_in_words(whole, tmp_path):
+    source = {name: whole / f"{name}.parquet" for name in messy()}
+    odd = tmp_path / "rankings.parquet"
+    for values in ([[1]], [None], [1.5], [True], [{"a": 1}], [b"q001"]):
+        table = pa.table({"arm": ["a"], "query_id": values, "rank": [1], "memory_id": ["m001"]})
+        pq.write_table(table, odd)
+        with pytest.raises(InputError, match=r"rankings.parquet.*query_id"):
+            scale.partition({**source, "rankings": odd}, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(whole, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("x")
+    with pytest.raises(InputError, match="expected a new or an empty folder"):
+        scale.partition(whole, file)
+    with pytest.raises(InputError, match="expected a folder that can be written"):
+        scale.partition(whole, file / "inside")
 
 
 def test_command_prints_what_score_prints(whole, parts):

@@ -17,8 +17,10 @@ one part for each worker must fit in memory.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +44,8 @@ Say = Callable[[str], None]
 
 ROWS_PER_PART = 250_000
 ARMS_FILE = "partitions.json"
+_QUERIES_FILE = "queries.parquet"
+_STAGING = ".partial"
 _SPLIT = ("rankings", "labels", "work")
 _ROUTE_COLUMNS = ("arm", "query_id", "rank", "memory_id", "population")
 _ATTRIBUTES = ("source", "group", "stratum")
@@ -78,7 +82,7 @@ def partition(
         Folder of tables as for ``tables.load_records``, or table name to file. Tables in Parquet (a file, or a folder
         of Parquet files) are streamed; CSV and JSON Lines are read as a whole.
     out : path-like
-        New or empty folder.
+        New or empty folder; filled as a whole, or not at all.
     rows_per_part : int
         Ranking rows that a part holds on average. A worker needs about 1 KiB for each.
 
@@ -96,25 +100,53 @@ def partition(
     if rows_per_part < 1:
         raise InputError(f"rows_per_part {rows_per_part}: expected at least 1")
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: expected a new or an empty folder")
     paths = _sources(source)
+    with _all_or_nothing(out) as staging:
+        _fill(staging, paths, rows_per_part)
+    return out
+
+
+@contextlib.contextmanager
+def _all_or_nothing(out: Path) -> Iterator[Path]:
+    """Give a hidden folder inside ``out``, and move what it holds up when the block ends well.
+
+    Inside, and not beside, so that ``out`` may be a disk of its own. What a killed run left there is removed.
+    """
+    made = not out.exists()
+    staging = out / _STAGING
+    try:
+        if not made and (not out.is_dir() or any(path != staging for path in out.iterdir())):
+            raise InputError(f"{out}: expected a new or an empty folder")
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        yield staging
+        # Without its queries a folder is refused, so they come last.
+        for path in sorted(staging.iterdir(), key=lambda path: path.name == _QUERIES_FILE):
+            path.rename(out / path.name)
+        staging.rmdir()
+    except OSError as error:
+        raise InputError(f"{out}: {error.strerror or error}; expected a folder that can be written") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        if made and out.is_dir() and not any(out.iterdir()):
+            out.rmdir()
+
+
+def _fill(folder: Path, paths: Mapping[str, Path], rows_per_part: int) -> None:
     queries = tables.read_table(paths["queries"], "queries")
     index = pd.Index(queries["query_id"])
     rankings = _open(paths["rankings"], "rankings")
     parts = max(1, min(len(index), -(-rankings.count_rows() // rows_per_part)))
     part_of = np.arange(len(index)) * parts // max(1, len(index))
-    out.mkdir(parents=True, exist_ok=True)
     arms: dict[str, None] = {}
     for name in _SPLIT:
         if name in paths:
             table = rankings if name == "rankings" else _open(paths[name], name)
-            _write_parts(_marked(table, index, part_of, arms, str(paths[name])), table.schema, out / name, parts)
-    _write_stream(_open(paths["memories"], "memories"), out / "memories.parquet")
-    tables.write_table(queries, out / "queries.parquet")
-    with tables.atomic_path(out / ARMS_FILE) as path:
+            _write_parts(_marked(table, index, part_of, arms, str(paths[name])), table.schema, folder / name, parts)
+    _write_stream(_open(paths["memories"], "memories"), folder / "memories.parquet")
+    tables.write_table(queries, folder / _QUERIES_FILE)
+    with tables.atomic_path(folder / ARMS_FILE) as path:
         path.write_text(json.dumps({"arms": list(arms), "parts": parts}, ensure_ascii=False) + "\n", encoding="utf-8")
-    return out
 
 
 def _sources(source: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]) -> dict[str, Path]:
@@ -148,15 +180,33 @@ def _open(path: Path, name: str) -> ds.Dataset:
     absent = [column for column in tables.TABLES[name].required if column not in dataset.schema.names]
     if absent:
         raise InputError(f"{path}: column {absent[0]} is missing; expected {', '.join(tables.TABLES[name].required)}")
+    for column in ("arm", "query_id", "memory_id"):
+        kind = dataset.schema.field(column).type if column in dataset.schema.names else pa.string()
+        if not _is_id(kind):
+            raise InputError(f"{path}, column {column}: holds {kind}; expected text or whole numbers")
     return dataset
+
+
+def _is_id(kind: pa.DataType) -> bool:
+    """Tell whether ids may be of a type: what ``tables.validate`` takes for text, and a column without any value."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return bool(text or pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_null(kind))
 
 
 def _marked(
     table: ds.Dataset, index: pd.Index, part_of: np.ndarray, arms: dict[str, None], label: str
 ) -> Iterator[pa.RecordBatch]:
     """Add to every row the part of its query, and note the arms in order of appearance."""
+    done = 0
     for batch in table.to_batches():
-        place = encode(_text(batch.column("query_id")), index, label, "query_id")
+        ids = _text(batch.column("query_id"))
+        place = index.get_indexer(ids)
+        if (place < 0).any():
+            row = int(np.argmax(place < 0))
+            found = "the field is empty" if pd.isna(ids.iloc[row]) else f"unknown id {ids.iloc[row]!r}"
+            raise InputError(f"{label}: row {done + row + 1}, column query_id: {found}; expected a query_id of queries")
+        done += len(ids)
         if "arm" in batch.schema.names and "rank" in batch.schema.names:
             arms.update(dict.fromkeys(_text(batch.column("arm")).dropna().unique()))
         yield batch.append_column("part", pa.array(part_of[place], pa.int32()))
