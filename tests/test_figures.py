@@ -277,3 +277,17 @@ def test_the_style_sheet_and_script_are_complete():
         assert f"{name}:{colour}" in css
     used = set(re.findall(r"var\((--companion-[a-z]+)\)", css + json.dumps(theme.vega_config())))
     assert used <= {*theme.INK["light"], "--companion-soft", "--companion-link", "--companion-height"}
+
+
+def test_the_parameters_are_folded_until_one_is_changed():
+    def page(top_k):
+        made = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("companion.figures.render._display", made.append)
+            figures.parameters_table({"top_k": top_k}, source="# Depth.\ntop_k = 20\n")
+        return made[0].data["text/html"]
+
+    assert "<details><summary>Parameters of this page: all at their defaults</summary>" in page(20)
+    changed = page(5)
+    assert "<details open><summary>Parameters of this page: 1 changed from the default</summary>" in changed
+    assert "<strong>changed</strong>" in changed

@@ -67,3 +67,31 @@ def test_stacked_bars_are_read_out_and_undefined_ones_say_so():
         "wide: 52% known inadmissible, 1% unresolved, 47% known admissible; "
         "narrow: nothing to show, no query of some source is feasible"
     )
+
+
+def test_reasons_name_what_forbids_an_item_and_otherwise_what_is_open():
+    axes = {
+        "memory_id": ["a", "b", "c", "d", "e"],
+        "scope": [False, True, True, True, True],
+        "policy": [None, False, None, True, False],
+        "lifecycle": [False, True, True, None, True],
+    }
+    route = pd.DataFrame(axes).astype({axis: "boolean" for axis in ("scope", "policy", "lifecycle")})
+    memories = pd.DataFrame(
+        {
+            "memory_id": ["a", "b", "c", "d", "e"],
+            "namespace": ["other", "own", "own", "own", "own"],
+            "tenant": ["Ms Quist", None, None, None, None],
+            "state": ["superseded", "current", "current", "unknown", "current"],
+            "restriction": [None, "board", "hr?", None, None],
+        }
+    )
+    assert words.reasons(route, memories, {"c": "nobody asked"}) == [
+        "belongs to Ms Quist; superseded",
+        "restricted (board)",
+        "policy open: nobody asked",
+        "lifecycle open: nothing on record settles it",
+        "not for this purpose",
+    ]
+    bare = memories[["memory_id", "namespace"]]
+    assert words.reasons(route.iloc[:2], bare) == ["belongs to other; no longer holds", "not for this purpose"]

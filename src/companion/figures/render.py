@@ -282,7 +282,7 @@ def show_table(
 
 
 def parameters_table(namespace: Mapping[str, Any] | None = None, source: str | None = None) -> None:
-    """Display this page's parameters: value in force, default, and what was changed.
+    """Display this page's parameters, folded unless one was changed: value in force, default, meaning.
 
     Parameters
     ----------
@@ -309,7 +309,8 @@ def parameters_table(namespace: Mapping[str, Any] | None = None, source: str | N
     frame = parameters_frame(parameters, namespace)
     changed = int(frame["changed"].sum())
     said = "all at their defaults" if not changed else f"{changed} changed from the default"
-    body = table_html(frame.drop(columns="changed"), name="parameters", caption=f"Parameters of this page: {said}.")
+    caption = "Value in force, default and meaning. `companion rerun` gives any of them another value."
+    body = table_html(frame.drop(columns="changed"), name="parameters", caption=caption)
     for name in frame.loc[frame["changed"], "parameter"]:
         # The stub cell heads the row; the mark is text, so that it does not depend on colour.
         head = re.compile(rf'(<th scope="row"[^>]*)(class="[^"]*")(>){re.escape(html.escape(name))}</th>')
@@ -317,7 +318,9 @@ def parameters_table(namespace: Mapping[str, Any] | None = None, source: str | N
             rf'\1class="gt_row gt_left gt_stub companion-changed"\3{name} <strong>changed</strong></th>', body
         )
     state = "" if changed else " companion-unchanged"
-    page = f'<div class="companion-block companion-parameters{state}">{body}</div>'
+    # Folded while everything is at its default: names that the text has not explained yet need not stand in its way.
+    fold = f"<details{' open' if changed else ''}><summary>Parameters of this page: {said}</summary>{body}</details>"
+    page = f'<div class="companion-block companion-parameters{state}">{fold}</div>'
     _display(Bundle({"text/html": page, "text/plain": frame.to_string(index=False)}))
 
 

@@ -158,3 +158,45 @@ def statuses(parts: pd.DataFrame, item: str = "arm", fmt: str = ".0%") -> str:
 
 
 _STATUS_WORDS = {"inadmissible": "known inadmissible", "unresolved": "unresolved", "admissible": "known admissible"}
+
+
+def reasons(route: pd.DataFrame, memories: pd.DataFrame, notes: Mapping[str, str] | None = None) -> list[str]:
+    """Say in words why each item of a route may not be used, or why nobody can tell.
+
+    Parameters
+    ----------
+    route : DataFrame
+        What ``studies.walk_through`` returns: ``memory_id`` and the boolean axes.
+    memories : DataFrame
+        Of the same records, with ``memory_id`` and ``namespace``; ``state``, ``tenant`` (the owner's name) and
+        ``restriction`` are used where they exist.
+    notes : mapping of memory id to str, optional
+        Why an axis is unresolved, in the annotator's words.
+
+    Returns
+    -------
+    list of str, one per row
+        Axes that are 0 come first; if there are none, the open ones. Empty where all axes are 1. Protocol section 1.
+    """
+    known = memories.drop_duplicates("memory_id").set_index("memory_id")
+    return [
+        _reason(row, known.loc[row["memory_id"]].to_dict(), notes or {})
+        for row in route.astype("object").to_dict("records")
+    ]
+
+
+def _reason(row: Mapping[Any, Any], memory: pd.Series, notes: Mapping[str, str]) -> str:
+    def told(name: str) -> str:
+        return "" if is_missing(memory.get(name)) else str(memory[name])
+
+    restriction = told("restriction").rstrip("?")
+    barred = {
+        "scope": f"belongs to {told('tenant') or told('namespace')}",
+        "policy": f"restricted ({restriction})" if restriction else "not for this purpose",
+        "lifecycle": told("state") if told("state") not in {"", "current", "unknown"} else "no longer holds",
+    }
+    zero = [words for axis, words in barred.items() if not is_missing(row[axis]) and not row[axis]]
+    if zero:
+        return "; ".join(zero)
+    opened = [axis for axis in barred if is_missing(row[axis])]
+    return f"{listing(opened)} open: {notes.get(row['memory_id'], 'nothing on record settles it')}" if opened else ""
