@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -434,12 +435,18 @@ def test_trace_refuses_unknown_names_and_offers_the_near_one():
     records = some_records(21)
     book = ledgers.build(records)
     query = book["query_id"].iloc[0]
-    with pytest.raises(InputError, match="query 'q11' is unknown; did you mean 'q1'"):
+    with pytest.raises(InputError, match="query 'q11': not in the records; did you mean 'q1'"):
         ledgers.trace(records, book, "q11")
-    with pytest.raises(InputError, match="memory 'nothing' is unknown"):
+    with pytest.raises(InputError, match="memory 'nothing': not in the records; expected an id like 'm0'"):
         ledgers.trace(records, book, query, "nothing")
-    with pytest.raises(InputError, match="route 'on' is unknown; did you mean 'one'"):
+    with pytest.raises(InputError, match="route 'on': not among those of the records; expected one of one, two"):
         ledgers.trace(records, book, query, None, "on")
+    rest = book[book["query_id"] != query]
+    with pytest.raises(InputError, match=f"query '{query}': one and two retrieved nothing for it in led.csv; expected"):
+        ledgers.trace(records, rest, query, origin="led.csv")
+    # A route that was run and retrieved nothing still answers where one memory stands.
+    empty = ledgers.trace(records, rest, query, "m1", "three", routes=["three"])
+    assert empty[["arm", "retrieved", "stopped_by"]].values.tolist() == [["three", False, "not retrieved"]]
 
 
 # --- recorder ----
@@ -501,13 +508,16 @@ def test_recorder_refuses_where_it_happens_and_records_nothing(tmp_path):
 
 
 def test_ids_of_any_text_survive(tmp_path):
-    ids = ["007", "NA", "", 'a,b\n"c"', "é\u2028x", "🗝", " lead", "null", "\x00"]
+    ids = ["007", "NA", "", 'a,b "c"', "é\u2028x", "🗝", " lead", "null", "\u202eb"]
     with Ledger(tmp_path) as ledger:
         for name in ids:
             if name:
-                ledger.retrieved("q\r1", "r", name)
+                ledger.retrieved("q 1", "r", name)
+        for name in ("q\r1", "a\x00", "a\nb", "\x7f", "\x85"):  # the table that is made of it would be refused
+            with pytest.raises(InputError, match="expected text without control characters"):
+                ledger.retrieved(name, "r", "m")
     assert ledger.table()["memory_id"].tolist() == [name for name in ids if name]
-    assert set(ledger.table()["query_id"]) == {"q\r1"}
+    assert set(ledger.table()["query_id"]) == {"q 1"}
 
 
 def test_a_finished_route_is_forgotten_but_still_checked_when_read(tmp_path):
@@ -759,8 +769,18 @@ def test_the_command_takes_a_ledger_as_it_is(app, folder):
     ("words", "match"),
     [
         (["--query", "q99"], "query 'q99'"),
-        (["--query", "q1", "--memory", "m99"], "memory 'm99' is unknown"),
-        (["--query", "q1", "--arm", "three"], "route 'three' is unknown"),
+        (["--query", "q99"], "; expected an id like 'q0'"),
+        (["--query", "q1", "--memory", "m99"], "did you mean 'm9'?"),
+        (["--query", "q1", "--arm", "three"], "; expected one of one, two"),
+        (["--query", "q1", "--corpus", "demo"], "two stores; expected one of them"),
+        (["--query", "q1", "--rankings", "a.csv", "--ledger", "b.csv"], "--rankings a.csv and --ledger b.csv"),
+        (["--query", "q1", "--top-k", "0"], "set a search; the routes of"),
+        (["--query", "q1", "--encoder", "minilm"], "set a search; the routes of"),
+        (["--query", "q1", "--targets", "x.csv"], "x.csv: --answers and --targets belong together"),
+        (
+            ["--query", "q1", "--disclosures", "d.csv", "--answers", "x.csv", "--targets", "y.csv"],
+            "d.csv and --answers",
+        ),
         (["--query", "q1", "--gate", "colour"], "gate 'colour'"),
         (["--query", "q1", "--items", "-2"], "items is -2"),
         (["--query", "q1", "--answers", "x.csv"], "belong together"),
@@ -773,17 +793,71 @@ def test_the_command_refuses_bad_input(app, folder, words, match):
     assert match in str(result.exception)
 
 
-def test_the_command_refuses_bad_disclosures(app, folder):
-    path = folder / "d.csv"
-    for cells, match in [("q1,one,m99,1", "never stored"), ("q1,one,m1,maybe", "'maybe'")]:
-        path.write_text(f"query_id,arm,memory_id,disclosed\n{cells}\n")
-        result = invoke(app, "--records", folder, "--query", "q1", "--disclosures", path)
-        assert match in str(result.exception)
+def refused(app, folder, *words):
+    result = invoke(app, "--records", folder, *words)
+    assert isinstance(result.exception, InputError), result.output
+    return str(result.exception)
+
+
+def test_every_refusal_names_the_file_that_is_wrong(app, folder):
+    """Also where the same kind of table lies in the records' own folder."""
+    path = folder / "x.csv"
+    heads = {
+        "--rankings": "arm,query_id,rank,memory_id",
+        "--ledger": "query_id,arm,memory_id,retrieved,exposed",
+        "--disclosures": "query_id,arm,memory_id,disclosed",
+    }
+    for option, lines, match in [
+        ("--rankings", "one,q1,1,m77", r"x\.csv, row 1.*'m77' is unknown"),
+        ("--rankings", "one,q2,1,m1", r"'q1': one retrieved nothing for it in .*x\.csv"),
+        ("--ledger", "q1,one,m77,1,1", r"x\.csv: row 1: .*'m77' is retrieved"),
+        ("--ledger", "q1,one,m1,0,1", r"x\.csv, row 1.*exposed = 1 but"),
+        ("--ledger", "q2,one,m1,1,1", r"'q1': one retrieved nothing for it in .*x\.csv"),
+        ("--disclosures", "q2,one,m1,1\nq1,one,m99,1", r"x\.csv: row 2: .*never stored"),
+        ("--disclosures", "q9,one,m1,1", r"x\.csv: row 1: query 'q9'.*never asked"),
+        ("--disclosures", "q1,onee,m1,1", r"x\.csv: row 1: .*'onee'.*expected one, two"),
+        ("--disclosures", "q1,one,m1,1\nq1,one,m1,0", r"x\.csv: row 2: .*given twice"),
+        ("--disclosures", "q1,one,m1,maybe", r"x\.csv: row 1, column disclosed: 'maybe'"),
+    ]:
+        path.write_text(f"{heads[option]}\n{lines}\n")
+        assert re.search(match, refused(app, folder, "--query", "q1", option, path)), (option, lines)
     path.write_text("query_id,memory_id,disclosed\nq1,m1,1\n")
-    assert "no column 'arm'" in str(invoke(app, "--records", folder, "--query", "q1", "--disclosures", path).exception)
-    for name in ("rankings.csv",):
-        (folder / name).unlink()
-    assert "neither rankings nor a ledger" in str(invoke(app, "--records", folder, "--query", "q1").exception)
+    told = refused(app, folder, "--query", "q1", "--disclosures", path)
+    assert re.search(r"x\.csv: no column 'arm'; expected query_id, arm", told)
+    (folder / "rankings.csv").unlink()
+    assert f"{folder}: holds neither rankings nor a ledger" in refused(app, folder, "--query", "q1")
+
+
+def test_refusals_of_answers_and_targets_name_their_file(app, folder):
+    said, wanted = folder / "said.csv", folder / "wanted.csv"
+    good = ("query_id,arm,answer\nq1,one,hi", "query_id,memory_id,marker\nq1,m1,abc")
+    for answers, targets, match in [
+        (good[0] + "\nq1,one,ho", good[1], r"said\.csv: row 2: query 'q1', route 'one' is given twice"),
+        (good[0] + "\nq1,three,ho", good[1], r"said\.csv: row 2: .*route 'three' .*expected one, two"),
+        (good[0], good[1] + "\nq2,m1,--", r"wanted\.csv: row 2: query 'q2', memory 'm1' has a marker without any"),
+        (good[0], good[1] + "\nq2,m1,", r"wanted\.csv: row 2: .*has a marker without any letter or digit"),
+        (good[0], good[1] + "\nq1,m1,xyz", r"wanted\.csv: row 2: .*given twice"),
+        (good[0], good[1] + "\nq1,m99,xyz", r"wanted\.csv: row 2: .*'m99' is a target that was never stored"),
+    ]:
+        said.write_text(answers + "\n")
+        wanted.write_text(targets + "\n")
+        told = refused(app, folder, "--query", "q1", "--answers", said, "--targets", wanted)
+        assert re.search(match, told), (told, match)
+
+
+def test_a_route_that_retrieved_nothing_for_the_query_is_no_error_beside_others(app, folder):
+    path = folder / "x.csv"
+    path.write_text("arm,query_id,rank,memory_id\none,q1,1,m1\ntwo,q2,1,m1\n")
+    options = ["--records", folder, "--rankings", path, "--query", "q1", "--json"]
+    assert [p["arm"] for p in json.loads(invoke(app, *options).stdout)["paths"]] == ["one"]
+    both = json.loads(invoke(app, *options, "--memory", "m1").stdout)["paths"]
+    assert [(p["arm"], p["retrieved"], p["stopped_by"]) for p in both] == [
+        ("one", True, None),
+        ("two", False, "not retrieved"),
+    ]
+    assert "two retrieved nothing" in refused(app, folder, "--rankings", path, "--query", "q1", "--arm", "two")
+    twice = json.loads(invoke(app, *options, "--arm", "one", "--arm", "one").stdout)["paths"]
+    assert [p["arm"] for p in twice] == ["one"]
 
 
 def test_control_characters_in_a_memory_do_not_reach_the_terminal(app, folder):

@@ -39,7 +39,7 @@ def trace(
     query: Annotated[str, typer.Option(help="Id of the query.")],
     memory: Annotated[str | None, typer.Option(help="Id of one memory; default: all that a route retrieved.")] = None,
     arm: Annotated[list[str] | None, typer.Option(help="Route to follow; repeat for more.")] = None,
-    corpus: Annotated[str, typer.Option(help="Name of a corpus; see: companion corpora.")] = "demo",
+    corpus: Annotated[str | None, typer.Option(help="Name of a corpus; see: companion corpora. Default: demo.")] = None,
     own: Annotated[Path | None, typer.Option("--records", help="Folder with memories, queries, labels, ...")] = None,
     rankings: Annotated[Path | None, typer.Option(help="Table of rankings, instead of searching now.")] = None,
     ledger: Annotated[Path | None, typer.Option(help="Ledger table, instead of building one from rankings.")] = None,
@@ -48,8 +48,8 @@ def trace(
     ] = None,
     items: Annotated[int | None, typer.Option(help="Prompt budget: memories.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Prompt budget: words and punctuation marks.")] = None,
-    top_k: Annotated[int, typer.Option(help="Length of the routes when searching now.")] = 20,
-    encoder: Annotated[str, typer.Option(help="Encoder when searching now.")] = "minilm",
+    top_k: Annotated[int | None, typer.Option(help="Length of the routes when searching now. Default: 20.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Encoder when searching now. Default: minilm.")] = None,
     disclosures: Annotated[
         Path | None, typer.Option(help="What answers disclosed: query_id, arm, memory_id, disclosed.")
     ] = None,
@@ -59,82 +59,149 @@ def trace(
 ) -> None:
     """Load the tables, build or read the ledger, and print the paths."""
     from companion import ledger as ledgers
-    from companion import tables
 
-    found = tables.load_records(own) if own is not None else _from_corpus(corpus, query)
-    if rankings is not None:
-        found = replace(found, rankings=tables.read_table(rankings, "rankings")).check()
-    given = found.ledger if ledger is None else tables.read_table(ledger, "ledger")
-    if given is not None and rankings is None:
-        _refuse_settings(gate, items, tokens)
-        book = ledgers.check(given, found.memories, found.queries)
-    else:
-        found = found if found.rankings is not None else _ranked(corpus, query, own, arm, top_k, encoder)
-        book = ledgers.build(_one_query(found, query), ledgers.PromptBudget(items, tokens), gate or ())
-    observed = _observed(disclosures, answers, targets)
-    if observed is not None:
-        mine = observed[observed["query_id"] == query]
-        book = ledgers.link(book, mine, found.memories)
-    routes = arm or list(dict.fromkeys(book["arm"]))
-    path = pd.concat([ledgers.trace(found, book, query, memory, route) for route in routes], ignore_index=True)
-    _print(path, found, query, memory, as_json)
-
-
-def _from_corpus(name: str, query: str) -> Records:
-    from companion import corpora
-
-    corpus = corpora.load(name)
-    if not corpus.queries["query_id"].eq(query).any():
-        raise InputError(
-            f"query {query!r}: not in corpus {name}, whose first is {corpus.queries['query_id'].iloc[0]!r}"
-        )
-    return corpus.records()
+    _refuse_both(own, corpus, rankings, ledger)
+    found, where = _records(own, corpus, rankings)
+    ledgers.refuse_unknown(found.queries["query_id"], query, "query", where)
+    origin = str(ledger or rankings or where)
+    if found.rankings is None and found.ledger is None and ledger is None:
+        found, where = _ranked(found, where, query, arm, top_k, encoder)
+    elif top_k is not None or encoder is not None:
+        raise InputError(f"--top-k and --encoder set a search; the routes of {origin} are taken as they are")
+    if memory is not None:
+        ledgers.refuse_unknown(found.memories["memory_id"], memory, "memory", where)
+    routes, book = _ledger(found, origin, query, ledger, gate, items, tokens)
+    book = _observed(book, found, routes, disclosures, answers, targets)
+    here = set(book.loc[book["query_id"] == query, "arm"])
+    # A route that retrieved nothing for the query has nothing to list, but one memory can be looked for in it.
+    listed = arm or [name for name in routes if memory is not None or name in here]
+    shown: list[str | None] = [*dict.fromkeys(listed)] or [None]
+    parts = [ledgers.trace(found, book, query, memory, name, routes, origin) for name in shown]
+    _print(pd.concat(parts, ignore_index=True), found, query, memory, as_json)
 
 
-def _ranked(name: str, query: str, own: Path | None, arms: list[str] | None, top_k: int, encoder: str) -> Records:
-    """Search the corpus for this query alone."""
+def _refuse_both(own: Path | None, corpus: str | None, rankings: Path | None, ledger: Path | None) -> None:
+    """Refuse two sources of one thing: one of them would be ignored in silence."""
+    if own is not None and corpus is not None:
+        raise InputError(f"--corpus {corpus} and --records {own}: two stores; expected one of them")
+    if rankings is not None and ledger is not None:
+        raise InputError(f"--rankings {rankings} and --ledger {ledger}: two sets of routes; expected one of them")
+
+
+def _records(own: Path | None, corpus: str | None, rankings: Path | None) -> tuple[Records, str]:
+    """Load what was stored and asked, and say what messages call it."""
+    from companion import corpora, tables
+
     if own is not None:
-        raise InputError(f"{own}: holds neither rankings nor a ledger; expected one of them, or give --rankings")
+        found, where = tables.load_records(own), str(own)
+    else:
+        name = corpus or "demo"
+        found, where = corpora.load(name).records(), f"corpus {name}"
+    if rankings is not None:
+        given = tables.read_table(rankings, "rankings")
+        origins = {**found.origins, "rankings": tables.Origin(str(rankings))}
+        # The records' own ledger belongs to other routes.
+        found = replace(found, rankings=given, ledger=None, work=None, origins=origins).check()
+    return found, where
+
+
+def _ranked(
+    found: Records, where: str, query: str, arms: list[str] | None, top_k: int | None, encoder: str | None
+) -> tuple[Records, str]:
+    """Search the corpus for this query alone, among the memories of its split."""
+    if not where.startswith("corpus "):
+        raise InputError(f"{where}: holds neither rankings nor a ledger; expected one of them, or give --rankings")
     from companion import corpora, retrieval
 
-    corpus = corpora.load(name)
+    corpus = corpora.load(where.removeprefix("corpus "))
     asked = corpus.queries[corpus.queries["query_id"] == query].reset_index(drop=True)
     if "split" in corpus.memories and asked["split"].notna().all():
-        corpus = corpus.restrict(str(asked["split"].iloc[0]))
+        split = str(asked["split"].iloc[0])
+        corpus, where = corpus.restrict(split), f"the {split} split of {where}"
     labels = corpus.labels[corpus.labels["query_id"] == query].reset_index(drop=True)
     one = replace(corpus, queries=asked, labels=labels)
-    rankings, work = retrieval.rank(one, list(arms or _ARMS), top_k, retrieval.Encoder(model=encoder))
-    return one.records(rankings=rankings, work=work).check()
+    depth = 20 if top_k is None else top_k
+    model = retrieval.Encoder(model="minilm" if encoder is None else encoder)
+    rankings, work = retrieval.rank(one, list(arms or _ARMS), depth, model)
+    return one.records(rankings=rankings, work=work).check(), where
 
 
-def _one_query(found: Records, query: str) -> Records:
-    if not found.queries["query_id"].eq(query).any():
-        raise InputError(f"query {query!r}: not among the queries given")
-    kept = found.rankings
-    return found if kept is None else replace(found, rankings=kept[kept["query_id"] == query].reset_index(drop=True))
+def _ledger(
+    found: Records,
+    origin: str,
+    query: str,
+    ledger: Path | None,
+    gate: list[str] | None,
+    items: int | None,
+    tokens: int | None,
+) -> tuple[list[str], pd.DataFrame]:
+    """Read the ledger, or build it from rankings for this query alone; also name the routes there are."""
+    from companion import ledger as ledgers
+    from companion import tables
 
-
-def _refuse_settings(gate: list[str] | None, items: int | None, tokens: int | None) -> None:
+    given = found.ledger if ledger is None else tables.read_table(ledger, "ledger")
+    if given is None:
+        assert found.rankings is not None
+        mine = found.rankings[found.rankings["query_id"] == query].reset_index(drop=True)
+        book = ledgers.build(replace(found, rankings=mine), ledgers.PromptBudget(items, tokens), gate or ())
+        return list(dict.fromkeys(found.rankings["arm"])), book
     if gate or items is not None or tokens is not None:
         raise InputError(
-            "--gate, --items and --tokens build a ledger from rankings; the ledger given is taken as it is"
+            f"--gate, --items and --tokens build a ledger from rankings; the ledger of {origin} is taken as it is"
         )
+    book = ledgers.check(given, found.memories, found.queries, origin)
+    return list(dict.fromkeys(book["arm"])), book
 
 
-def _observed(disclosures: Path | None, answers: Path | None, targets: Path | None) -> pd.DataFrame | None:
+def _observed(
+    book: pd.DataFrame,
+    found: Records,
+    routes: list[str],
+    disclosures: Path | None,
+    answers: Path | None,
+    targets: Path | None,
+) -> pd.DataFrame:
+    """Link what answers disclosed, if that was given, to the ledger."""
     from companion import ledger as ledgers
 
+    if answers is None and targets is None and disclosures is None:
+        return book
     if (answers is None) != (targets is None):
-        raise InputError("--answers and --targets belong together: answers are searched for the targets' markers")
+        raise InputError(
+            f"{answers or targets}: --answers and --targets belong together; answers are searched for the targets' "
+            "markers"
+        )
     if disclosures is not None and answers is not None:
-        raise InputError("give --disclosures, or --answers with --targets, not both")
+        raise InputError(f"--disclosures {disclosures} and --answers {answers}: expected one of them")
     if disclosures is not None:
-        return _table(disclosures, ("query_id", "arm", "memory_id", "disclosed"), "disclosed")
-    if answers is None or targets is None:
-        return None
-    return ledgers.disclosures(
-        _table(answers, ("query_id", "arm", "answer")), _table(targets, ("query_id", "memory_id", "marker"))
-    )
+        observed, origin = _table(disclosures, ("query_id", "arm", "memory_id", "disclosed"), "disclosed"), disclosures
+    else:
+        assert answers is not None and targets is not None
+        said = _table(answers, ("query_id", "arm", "answer"))
+        wanted = _table(targets, ("query_id", "memory_id", "marker"))
+        _refuse_strangers(said, answers, found, routes)
+        _refuse_strangers(wanted, targets, found, routes)
+        observed, origin = ledgers.disclosures(said, wanted, (str(answers), str(targets))), targets
+    _refuse_strangers(observed, origin, found, routes)
+    return ledgers.link(book, observed, found.memories, str(origin))
+
+
+def _refuse_strangers(table: pd.DataFrame, path: Path, found: Records, routes: list[str]) -> None:
+    """Refuse a query that was never asked, a route that was never run, and a target that was never stored."""
+    known = {
+        "query_id": (found.queries["query_id"], "belongs to a query that was never asked"),
+        "arm": (pd.Series(routes, dtype="str"), f"belongs to a route that was not run; expected {', '.join(routes)}"),
+        "memory_id": (found.memories["memory_id"], "is a target that was never stored"),
+    }
+    words = {"query_id": "query", "arm": "route", "memory_id": "memory"}
+    for column, (ids, what) in known.items():
+        if column not in table:
+            continue
+        strange = ~table[column].isin(ids).to_numpy()
+        if strange.any():
+            row = table.iloc[int(strange.argmax())]
+            names = ", ".join(f"{word} {row[name]!r}" for name, word in words.items() if name in table)
+            raise InputError(f"{path}: row {int(strange.argmax()) + 1}: {names} {what}")
 
 
 def _table(path: Path, columns: tuple[str, ...], boolean: str | None = None) -> pd.DataFrame:

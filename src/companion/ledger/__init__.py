@@ -10,7 +10,7 @@ the ledger, not derived from it.
 
 from companion.ledger.build import PromptBudget, build, check, count_tokens, disclosures, link
 from companion.ledger.flow import STEPS, flow, stored_counts
-from companion.ledger.paths import trace
+from companion.ledger.paths import refuse_unknown, trace
 from companion.ledger.recorder import Ledger, read_events, to_ledger
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "flow",
     "link",
     "read_events",
+    "refuse_unknown",
     "stored_counts",
     "to_ledger",
     "trace",

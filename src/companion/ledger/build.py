@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from companion import logic
-from companion.disclosure import disclosed
+from companion.disclosure import disclosed, normalise
 from companion.errors import InputError
 from companion.scoring import label_ranked
 from companion.tables import Records, validate
@@ -161,7 +161,9 @@ def check(
     return checked
 
 
-def disclosures(answers: pd.DataFrame, targets: pd.DataFrame) -> pd.DataFrame:
+def disclosures(
+    answers: pd.DataFrame, targets: pd.DataFrame, origins: tuple[str, str] = ("answers", "targets")
+) -> pd.DataFrame:
     """Test every answer for the marker of every target of its query (Protocol section 7).
 
     Parameters
@@ -170,6 +172,8 @@ def disclosures(answers: pd.DataFrame, targets: pd.DataFrame) -> pd.DataFrame:
         ``query_id``, ``arm``, ``answer`` (text; missing where there is none).
     targets : DataFrame
         ``query_id``, ``memory_id``, ``marker``: what to look for, per query and memory.
+    origins : pair of str
+        What messages call the two tables.
 
     Returns
     -------
@@ -181,14 +185,21 @@ def disclosures(answers: pd.DataFrame, targets: pd.DataFrame) -> pd.DataFrame:
     InputError
         A repeated answer or target, or an unusable marker.
     """
-    for table, key, name in ((answers, KEY[:2], "answers"), (targets, ["query_id", "memory_id"], "targets")):
+    for table, key, name in ((answers, KEY[:2], origins[0]), (targets, ["query_id", "memory_id"], origins[1])):
         _refuse_repeats(table, key, name)
+    _refuse_first(_unusable(targets["marker"]), targets, origins[1], "has a marker without any letter or digit")
     pairs = answers[["query_id", "arm", "answer"]].merge(targets[["query_id", "memory_id", "marker"]], on="query_id")
     pairs["disclosed"] = disclosed(pairs["answer"], pairs["marker"])
     return pairs[[*KEY, "disclosed"]]
 
 
-def link(ledger: pd.DataFrame, observed: pd.DataFrame, memories: pd.DataFrame) -> pd.DataFrame:
+def _unusable(markers: pd.Series) -> pd.Series:
+    return pd.Series([not (isinstance(m, str) and normalise(m)) for m in markers], dtype="boolean")
+
+
+def link(
+    ledger: pd.DataFrame, observed: pd.DataFrame, memories: pd.DataFrame, origin: str = "disclosures"
+) -> pd.DataFrame:
     """Put what answers disclosed beside the ledger, assuming nothing from it (Protocol section 7).
 
     Parameters
@@ -199,6 +210,8 @@ def link(ledger: pd.DataFrame, observed: pd.DataFrame, memories: pd.DataFrame) -
         ``query_id``, ``arm``, ``memory_id``, boolean ``disclosed``; one row per answer and target.
     memories : DataFrame
         What was stored.
+    origin : str
+        What messages call the observations.
 
     Returns
     -------
@@ -214,9 +227,9 @@ def link(ledger: pd.DataFrame, observed: pd.DataFrame, memories: pd.DataFrame) -
     """
     seen = observed[[*KEY, "disclosed"]].copy()
     seen["disclosed"] = logic.as_boolean(seen["disclosed"])
-    _refuse_repeats(seen, KEY, "disclosures")
+    _refuse_repeats(seen, KEY, origin)
     unstored = ~seen["memory_id"].isin(memories["memory_id"])
-    _refuse_first(unstored.astype("boolean"), seen, "disclosures", "is a target that was never stored")
+    _refuse_first(unstored.astype("boolean"), seen, origin, "is a target that was never stored")
     linked = ledger.drop(columns="disclosed", errors="ignore").merge(seen, on=KEY, how="outer", indicator=True)
     new = (linked["_merge"] == "right_only").to_numpy()
     for name in ("retrieved", "exposed", *(column for column in ("passed",) if column in linked)):

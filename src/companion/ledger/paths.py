@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ def trace(
     query_id: str,
     memory_id: str | None = None,
     arm: str | None = None,
+    routes: Sequence[str] | None = None,
+    origin: str = "the records",
 ) -> pd.DataFrame:
     """List where memories went for one query, and why.
 
@@ -35,6 +39,10 @@ def trace(
         One memory; also followed where a route did not retrieve it. By default every memory of the ledger's rows.
     arm : str, optional
         One route; by default all of them.
+    routes : sequence of str, optional
+        The routes that were run, where the ledger is of a few queries only; by default those of the ledger.
+    origin : str
+        What messages call the records.
 
     Returns
     -------
@@ -48,19 +56,23 @@ def trace(
     Raises
     ------
     InputError
-        The query, memory or route does not exist, or the route has nothing for the query.
+        The query, memory or route does not exist, or none of the routes retrieved anything for the query and no
+        memory is named; the message says what there is.
     """
-    _known(records.queries["query_id"], query_id, "query")
-    rows = ledger[ledger["query_id"] == query_id]
-    arms = list(dict.fromkeys(ledger["arm"])) if arm is None else [arm]
-    if arm is not None:
-        _known(ledger["arm"], arm, "route")
-    rows = rows[rows["arm"].isin(arms)]
+    refuse_unknown(records.queries["query_id"], query_id, "query", origin)
+    run = list(dict.fromkeys(ledger["arm"] if routes is None else routes))
+    if arm is not None and arm not in run:
+        raise InputError(f"route {arm!r}: not among those of {origin}; expected one of {', '.join(run) or 'none'}")
+    arms = run if arm is None else [arm]
+    rows = ledger[(ledger["query_id"] == query_id) & ledger["arm"].isin(arms)]
     if memory_id is not None:
-        _known(records.memories["memory_id"], memory_id, "memory")
+        refuse_unknown(records.memories["memory_id"], memory_id, "memory", origin)
         rows = _with_absent(rows[rows["memory_id"] == memory_id], query_id, memory_id, arms)
     elif rows.empty:
-        raise InputError(f"query {query_id!r}: no route in the ledger retrieved anything for it")
+        raise InputError(
+            f"query {query_id!r}: {' and '.join(arms) or 'no route'} retrieved nothing for it in {origin}; "
+            "expected another route or query, or a memory to look for"
+        )
     labels = label_ranked(records, rows[KEY].reset_index(drop=True))
     path = rows.reset_index(drop=True).copy()
     path["stored"] = _stored(records, path)
@@ -129,10 +141,25 @@ def _arranged(path: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
     return ordered[[*columns, *gates, "exposed", "stopped_by", "disclosed"]]
 
 
-def _known(ids: pd.Series, wanted: str, what: str) -> None:
-    if not ids.eq(wanted).any():
-        import difflib
+def refuse_unknown(ids: pd.Series, wanted: str, what: str, origin: str) -> None:
+    """Refuse an id that is not there, and name one that is: the nearest, else the first.
 
-        near = difflib.get_close_matches(wanted, list(dict.fromkeys(ids.dropna())), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"{what} {wanted!r} is unknown{hint}")
+    Parameters
+    ----------
+    ids : Series of str
+        The ids there are.
+    wanted : str
+    what, origin : str
+        What messages call the id (``query``, ``memory``) and the place it should be in.
+
+    Raises
+    ------
+    InputError
+        The id is not among them.
+    """
+    if ids.eq(wanted).any():
+        return
+    names = list(dict.fromkeys(ids.dropna()))
+    near = difflib.get_close_matches(wanted, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected an id like {names[0]!r}" if names else "it holds none"
+    raise InputError(f"{what} {wanted!r}: not in {origin}; {hint}")

@@ -26,6 +26,7 @@ import pandas as pd
 from companion.errors import InputError
 from companion.ledger.build import KEY, check
 from companion.tables import write_table
+from companion.tables.problems import CONTROL
 
 RETRIEVED, GATED, EXPOSED, DISCLOSED, STORED = "retrieved", "gated", "exposed", "disclosed", "stored"
 _FIELDS = ("seq", "time", "event", "query_id", "arm", "memory_id", "rank", "score", "gate", "value")
@@ -506,6 +507,8 @@ def _frame(events: list[list[Any]], segment: str) -> pd.DataFrame:
 def _text(value: object, what: str) -> str:
     if not isinstance(value, str) or not value or not (value.isascii() or _encodable(value)):
         raise InputError(f"ledger: {what} id {value!r}; expected text")
+    if not value.isprintable() and CONTROL.search(value):
+        raise InputError(f"ledger: {what} id {value!r}; expected text without control characters")
     return value
 
 
