@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -350,6 +352,51 @@ def test_search_reads_only_its_pool():
     for pool, hits in zip(pools, dense.search(vectors, queries, pools, np.arange(100), 50), strict=True):
         assert hits.positions.tolist() == pool.positions().tolist()
         assert np.isfinite(hits.scores).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(2, 300), namespaces=st.integers(1, 8), each=st.integers(1, 40), k=st.integers(1, 40),
+    seed=st.integers(0, 20_000),
+)  # fmt: skip
+def test_blocks_of_namespaces_and_time_limits_read_only_their_pools(n, namespaces, each, k, seed):
+    """Many queries share some of their rows: what one may not see is NaN when the next is asked alone."""
+    rng = np.random.default_rng(seed)
+    few = rng.normal(size=(7, 16))
+    vectors = (few / np.linalg.norm(few, axis=1, keepdims=True)).astype(np.float32)[rng.integers(7, size=n)]
+    bounds = np.unique(np.r_[0, rng.integers(0, n, namespaces), n])
+    pools = []
+    for _ in range(each):
+        for start, stop in pairwise(bounds):
+            limit = int(rng.integers(start + 1, stop + 1))
+            gap = int(rng.integers(0, start + 1))
+            pools.append(Pool(((0, gap), (int(start), limit)) if 0 < gap < start else ((int(start), limit),)))
+    queries = np.ascontiguousarray(vectors[rng.integers(n, size=len(pools))])
+    tie = rng.permutation(n)
+    for number, hits in enumerate(dense.search(vectors, queries, pools, tie, k)):
+        rows = pools[number].positions()
+        poisoned = np.full_like(vectors, np.nan)
+        poisoned[rows] = vectors[rows]
+        alone = dense.search(poisoned, queries[number : number + 1], [pools[number]], tie, k)[0]
+        exact = (poisoned[rows].astype(np.float64) @ queries[number].astype(np.float64)).round(12)
+        expected = [row for _, _, row in sorted(zip(-exact, tie[rows], rows, strict=True))]
+        assert hits.positions.tolist() == alone.positions.tolist() == expected[:k]
+        assert hits.scores.tolist() == alone.scores.tolist()
+
+
+def test_searches_in_threads_agree_and_leave_faiss_as_it_was():
+    import faiss
+
+    usual = faiss.cvar.distance_compute_blas_threshold
+    rng = np.random.default_rng(5)
+    vectors = rng.normal(size=(3_000, 32)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    pools, tie = [Pool(((0, 3_000),))] * 200, np.arange(3_000)
+    expected = [hits.positions.tolist() for hits in dense.search(vectors, vectors[:200], pools, tie, 20)]
+    with ThreadPoolExecutor(4) as threads:
+        runs = [threads.submit(dense.search, vectors, vectors[:200], pools, tie, 20) for _ in range(8)]
+        assert all([hits.positions.tolist() for hits in run.result()] == expected for run in runs)
+    assert faiss.cvar.distance_compute_blas_threshold == usual
 
 
 def test_namespace_arm_gathers_no_foreign_vector(monkeypatch):

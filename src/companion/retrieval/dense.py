@@ -9,7 +9,10 @@ scores, and the ranking is the one that a plain sort over all candidates gives.
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +24,11 @@ _BLOCK = 64
 
 _SLACK = 8
 """Neighbours asked for beyond k, so that ordinary ties at the cut need no second search."""
+
+_TOGETHER = 12
+"""From so many queries on, one matrix product for all beats one pass over the vectors for each."""
+
+_switch = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,13 +132,25 @@ def _taken(vectors: np.ndarray, base: np.ndarray, pools: list[Pool], numbers: li
 
 
 def _blocks(numbers: list[int], pools: list[Pool]) -> list[list[int]]:
-    """Put queries of one base in blocks with equally many, similar ranges; empty pools are left out."""
-    ordered = sorted(numbers, key=lambda number: (len(pools[number].ranges), pools[number].ranges))
-    by_count: dict[int, list[int]] = defaultdict(list)
-    for number in ordered:
-        by_count[len(pools[number].ranges)].append(number)
-    by_count.pop(0, None)
-    return [same[start : start + _BLOCK] for same in by_count.values() for start in range(0, len(same), _BLOCK)]
+    """Put queries of one base in blocks with equally many ranges that share rows; empty pools are left out.
+
+    What a block shares is scored once for all of it, so queries of different namespaces belong in different blocks.
+    """
+    blocks: list[list[int]] = []
+    shared: list[tuple[int, int]] = []
+    for number in sorted(numbers, key=lambda number: (len(pools[number].ranges), pools[number].ranges)):
+        ranges = pools[number].ranges
+        if not ranges:
+            continue
+        if blocks and len(ranges) == len(shared) and len(blocks[-1]) < _BLOCK:
+            both = [(max(a, c), min(z, y)) for (a, z), (c, y) in zip(shared, ranges, strict=True)]
+            if any(start < stop for start, stop in both):
+                blocks[-1].append(number)
+                shared = both
+                continue
+        blocks.append([number])
+        shared = list(ranges)
+    return blocks
 
 
 def _candidates(
@@ -176,8 +196,29 @@ def _nearest(
     import faiss
 
     m = min(m, stop - start)
-    near, rows = faiss.knn(queries, matrix[start:stop], m, metric=faiss.METRIC_INNER_PRODUCT)
+    with _blas(len(queries) >= _TOGETHER):
+        near, rows = faiss.knn(queries, matrix[start:stop], m, metric=faiss.METRIC_INNER_PRODUCT)
     return rows + start, near, m == stop - start
+
+
+@contextmanager
+def _blas(wanted: bool) -> Iterator[None]:
+    """Let faiss use its matrix product; by itself it does so only for blocks of some hundred queries.
+
+    The threshold is a global of the whole process, so it is put back, and changed by one thread at a time.
+    """
+    import faiss
+
+    if not wanted:
+        yield
+        return
+    with _switch:
+        usual = faiss.cvar.distance_compute_blas_threshold
+        faiss.cvar.distance_compute_blas_threshold = 0
+        try:
+            yield
+        finally:
+            faiss.cvar.distance_compute_blas_threshold = usual
 
 
 def _deepened(matrix: np.ndarray, query: np.ndarray, parts: list[_Part], k: int) -> tuple[np.ndarray, np.ndarray]:
