@@ -238,8 +238,23 @@ def test_settings_travel_with_the_summary(outcomes):
         "replicates": 20,
         "confidence": 0.9,
         "stratify": "none",
+        "method": "percentile",
         "n_scenarios": 16,
     }
+
+
+def test_t_intervals_are_those_of_a_stratified_cluster_sample(outcomes):
+    from scipy import stats
+
+    table = exposure.summarise(outcomes, method="t", confidence=0.9).set_index(["reader", "metric"])
+    assert set(table["n"]) == {32, 64}
+    for (reader, metric), row in table.iterrows():
+        effects = exposure.heatmap_table(outcomes, reader)[metric]
+        by_axis = effects.groupby("axis")
+        error = np.sqrt((by_axis.var(ddof=1) * by_axis.size()).sum()) / len(effects)
+        reach = stats.t.ppf(0.95, len(effects) - by_axis.ngroups) * error
+        assert row["low"] == pytest.approx(effects.mean() - reach)
+        assert row["high"] == pytest.approx(effects.mean() + reach)
 
 
 def drop(table: pd.DataFrame, row: int) -> pd.DataFrame:
@@ -320,6 +335,7 @@ def test_command_prints_what_the_functions_return(outcomes, tmp_path):
         "replicates": 500,
         "confidence": 0.95,
         "stratify": "axis",
+        "method": "percentile",
         "n_scenarios": 16,
     }
     expected = exposure.summarise(outcomes, replicates=500, seed=2)

@@ -28,6 +28,7 @@ from companion.bootstrap import (
     DEFAULT_REPLICATES,
     MACRO,
     BootstrapResult,
+    Method,
     ratio_means,
     require_single,
 )
@@ -188,6 +189,7 @@ def summarise(
     replicates: int = DEFAULT_REPLICATES,
     confidence: float = DEFAULT_CONFIDENCE,
     seed: int = 0,
+    method: Method = "percentile",
 ) -> pd.DataFrame:
     """Estimate every cell effect and the gap of each reader, with scenario-bootstrap intervals.
 
@@ -199,13 +201,15 @@ def summarise(
         Resample scenarios within their governing axis (Protocol section 3), or all together.
     replicates, confidence, seed : int, float, int
         As in `companion.bootstrap.ratio_means`. Every reader sees the same resampled scenarios.
+    method : {"percentile", "t"}
+        The published percentile interval, or Student's t over the same scenarios, which corrects for their number.
 
     Returns
     -------
     DataFrame
         Readers in order of appearance, metrics in the order of ``METRICS``: reader, contrast
         ("exposed_minus_withheld"), metric, estimate, low, high, n (units). ``attrs["settings"]`` records seed,
-        replicates, confidence, stratify and n_scenarios.
+        replicates, confidence, stratify, method and n_scenarios.
 
     Raises
     ------
@@ -216,7 +220,7 @@ def summarise(
     rows = []
     effects = unit_effects(outcomes)
     for reader, part in _by_reader(effects):
-        result = _resample(part, stratify, replicates=replicates, confidence=confidence, seed=seed)
+        result = _resample(part, stratify, replicates=replicates, confidence=confidence, seed=seed, method=method)
         table = result.table[result.table["source"] == MACRO]
         rows.append(table.assign(reader=reader, contrast=CONTRAST))
     summary = pd.concat(rows, ignore_index=True).rename(columns={"statistic": "metric", "n_units": "n"})
@@ -226,6 +230,7 @@ def summarise(
         "replicates": int(replicates),
         "confidence": float(confidence),
         "stratify": stratify,
+        "method": method,
         "n_scenarios": int(effects["scenario"].nunique()),
     }
     return summary

@@ -267,6 +267,7 @@ def crossing(
     *,
     top_k: int,
     arms: Sequence[str] | None = None,
+    queries: Sequence[str] | None = None,
     replicates: int = bootstrap.DEFAULT_REPLICATES,
     confidence: float = bootstrap.DEFAULT_CONFIDENCE,
     seed: int = 0,
@@ -280,6 +281,8 @@ def crossing(
     top_k : int
         Items put into the prompt.
     arms : sequence of str, optional
+    queries : sequence of str, optional
+        Ids of the queries to take; all by default.
     replicates, confidence, seed
         Of the percentile bootstrap over groups within sources.
 
@@ -288,23 +291,21 @@ def crossing(
     DataFrame
         ``arm``, ``metric`` (one of ``CROSSING_METRICS``), ``estimate``, ``low``, ``high``: share of retrieved items,
         averaged over queries within source and then over sources. The first three add up to 1; the last three may
-        overlap. Queries for which an arm returned nothing are left out of its mean.
+        overlap. They count what is *known* to be forbidden: where an axis is unresolved, no type is counted. Queries
+        for which an arm returned nothing are left out of its mean.
 
     Raises
     ------
     InputError
-        If ``top_k`` is below 1, an arm is unknown or there are no rankings.
+        If ``top_k`` is below 1, an arm is unknown, there are no rankings, or none of the queries taken.
+
+    Notes
+    -----
+    Protocol sections 2 and 3: typed exposure, here of the top ``top_k`` instead of a matched prefix. A route that was
+    stored to a smaller depth than ``top_k`` counts as what it holds; `corpora.frozen.complete_arms` tells.
     """
-    if top_k < 1:
-        raise InputError(f"top_k {top_k}: expected a depth of at least 1")
-    if records.rankings is None:
-        raise InputError("no rankings: nothing can cross into a prompt")
-    present = list(dict.fromkeys(records.rankings["arm"]))
-    unknown = [arm for arm in arms or [] if arm not in present]
-    if unknown:
-        raise InputError(f"arm {unknown[0]!r} is not in the rankings; they hold {', '.join(present)}")
-    chosen = records.rankings["arm"].isin(list(arms or present)) & (records.rankings["rank"] <= top_k)
-    shares = _item_shares(scoring.label_ranked(records, records.rankings[chosen]))
+    labelled, present = _labelled_top(records, top_k, arms, queries)
+    shares = _item_shares(labelled)
     by_arm = {arm: part.droplevel("arm").add_prefix(f"{arm}:") for arm, part in shares.groupby(level="arm")}
     wide = pd.concat(by_arm.values(), axis=1)
     unit = records.queries.set_index("query_id").loc[wide.index]
@@ -322,6 +323,58 @@ def crossing(
     order = {arm: place for place, arm in enumerate(arms or present)}
     table = table.sort_values("arm", key=lambda column: column.map(order), kind="stable")
     return table[["arm", "metric", "estimate", "low", "high"]].reset_index(drop=True)
+
+
+def open_axes(
+    records: Records, *, top_k: int, arms: Sequence[str] | None = None, queries: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Say what keeps the unresolved items of each route's top unresolved: which axes nobody settled.
+
+    Parameters
+    ----------
+    records, top_k, arms, queries
+        As in `crossing`.
+
+    Returns
+    -------
+    DataFrame
+        ``arm``, ``axes`` (such as ``"policy, lifecycle"``), ``items`` (int64), ``share`` (of the arm's unresolved
+        items): one row per arm and set of open axes that occurs; none for an arm without unresolved items.
+
+    Raises
+    ------
+    InputError
+        As `crossing`.
+    """
+    labelled, present = _labelled_top(records, top_k, arms, queries)
+    unsettled = labelled[labelled["admissible"].isna()]
+    missing = unsettled[list(logic.AXES)].isna().to_numpy()
+    axes = [", ".join(axis for axis, is_open in zip(logic.AXES, row, strict=True) if is_open) for row in missing]
+    counts = unsettled.assign(axes=pd.Series(axes, index=unsettled.index, dtype="str"))
+    table = counts.groupby(["arm", "axes"], sort=False).size().rename("items").reset_index()
+    table["share"] = table["items"] / table.groupby("arm")["items"].transform("sum")
+    order = {arm: place for place, arm in enumerate(arms or present)}
+    return table.sort_values("arm", key=lambda column: column.map(order), kind="stable", ignore_index=True)
+
+
+def _labelled_top(
+    records: Records, top_k: int, arms: Sequence[str] | None, queries: Sequence[str] | None
+) -> tuple[pd.DataFrame, list[str]]:
+    """Label the first items of the routes asked for; also name the arms there are."""
+    if top_k < 1:
+        raise InputError(f"top_k {top_k}: expected a depth of at least 1")
+    if records.rankings is None:
+        raise InputError("no rankings: nothing can cross into a prompt")
+    present = list(dict.fromkeys(records.rankings["arm"]))
+    unknown = [arm for arm in arms or [] if arm not in present]
+    if unknown:
+        raise InputError(f"arm {unknown[0]!r} is not in the rankings; they hold {', '.join(present)}")
+    chosen = records.rankings["arm"].isin(list(arms or present)) & (records.rankings["rank"] <= top_k)
+    if queries is not None:
+        chosen &= records.rankings["query_id"].isin(list(queries))
+        if not chosen.any():
+            raise InputError(f"none of the {len(queries)} queries asked for is in the rankings")
+    return scoring.label_ranked(records, records.rankings[chosen]), present
 
 
 def _item_shares(labelled: pd.DataFrame) -> pd.DataFrame:
