@@ -27,6 +27,7 @@ from companion.errors import InputError
 from companion.paths import data_dir
 from companion.scoring.pairs import PairLabels, encode
 from companion.tables import Records, validate
+from companion.tables.problems import CONTROL
 
 QUICK = Options(replicates=200)
 AXES = ["scope", "policy", "lifecycle"]
@@ -573,6 +574,26 @@ def test_any_records_are_audited(seed, tmp_path):
     assert "nan" not in body.lower().split() and "<NA>" not in body
 
 
+def test_oddities_of_the_tables_are_in_the_report_and_an_old_report_leaves_nothing(tmp_path):
+    routes = {("a", "q"): ["m1", "m2", "gone"]}
+    queries = [{"query_id": "q", "namespace": "n"}]
+    memories = [{"memory_id": f"m{n}", "namespace": "n"} for n in (1, 2)]
+    odd = records(memories, queries, routes, [("q", "m1", 1, 1, 1, 1)])
+    odd = replace(odd, rankings=odd.rankings.assign(score=[0.1, 0.3, 0.2]))
+    written = report.write(audit(odd, QUICK), tmp_path / "r.html")
+    body = BeautifulSoup(written["report"].read_text(), "html.parser")
+    assert body.select_one("#oddities") is not None
+    assert "rank 1 has score 0.1 and rank 2 has 0.3" in body.select_one("main").get_text(" ")
+    assert read_csv(written["table_warnings"])["what"].item().startswith("in the route of arm 'a', query_id 'q'")
+    assert {"table_warnings.csv", "check_ghosts.csv"} <= {path.name for path in written["checks"].parent.iterdir()}
+    (written["checks"].parent / "mine.csv").write_text("x")
+    good = records(memories, queries, {("a", "q"): ["m1", "m2"]}, [("q", "m1", 1, 1, 1, 1)])
+    again = report.write(audit(good, QUICK), tmp_path / "r.html")
+    assert BeautifulSoup(again["report"].read_text(), "html.parser").select_one("#oddities") is None
+    there = {path.name for path in again["checks"].parent.iterdir()}
+    assert there == {path.name for name, path in again.items() if name != "report"} | {"mine.csv"}
+
+
 # --- hostile text --------------------------------------------------------------------------------------------------
 
 HOSTILE = [
@@ -594,12 +615,21 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+# Names hold no control characters: such records are refused (see below). Texts may.
+NAMES = [CONTROL.sub("", text) for text in HOSTILE]
+
+
 def hostile():
-    ids = [f"{text}#{n}" if n < 14 else text for n, text in enumerate(HOSTILE)]
-    memories = [{"memory_id": one, "namespace": HOSTILE[n % 3], "text": one} for n, one in enumerate(ids)]
+    ids = [f"{text}#{n}" if n < 14 else text for n, text in enumerate(NAMES)]
+    memories = [{"memory_id": one, "namespace": NAMES[n % 3], "text": HOSTILE[n]} for n, one in enumerate(ids)]
+    # Two twins whose texts the report shows.
+    memories += [
+        {"memory_id": f"twin-{n}", "namespace": "n", "state": state, "text": f"{HOSTILE[9]} {HOSTILE[11]} {HOSTILE[0]}"}
+        for n, state in enumerate(["superseded", "current"])
+    ]
     queries = [
-        {"query_id": f"{text}|q", "namespace": HOSTILE[n], "principal": text, "text": text}
-        for n, text in enumerate(HOSTILE[:14])
+        {"query_id": f"{name}|q", "namespace": name, "principal": name, "text": HOSTILE[n]}
+        for n, name in enumerate(NAMES[:14])
     ]
     queries[5]["namespace"], queries[5]["group"] = None, "=g"
     routes = {}
@@ -647,8 +677,8 @@ def test_no_csv_cell_starts_a_formula_and_ids_come_back(attacked):
         table = read_csv(path)
         for column in {"memory_id", "query_id"} & set(table):
             seen |= set(table[column].dropna())
-    asked = {f"{text}|q" for text in HOSTILE[:14]}
-    assert asked | {"=ghost()"} <= seen <= asked | {"=ghost()"} | set(ids)
+    asked = {f"{text}|q" for text in NAMES[:14]}
+    assert asked | {"=ghost()"} <= seen <= asked | {"=ghost()", "twin-0"} | set(ids)
     assert any(one in seen for one in ids)
 
 

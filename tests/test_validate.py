@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from companion.audit.faults import examine_folder, listing
+from companion.audit.faults import examine_folder, examine_rows, listing
 from companion.cli import app
 from companion.errors import InputError
 from companion.paths import data_dir
-from companion.tables import load_records, write_table
+from companion.tables import Origin, find_problems, load_records, validate, write_table
 
 
 def good(folder, rows=30):
@@ -105,10 +105,11 @@ def test_csv_rows_of_another_width_are_listed(tmp_path):
         "\n".join([*lines, "q3,n", 'q4,"two\nlines",current', "q5,n,current,extra", "q6,n,odd"]) + "\n"
     )
     found = faults(tmp_path)
-    assert found[["line", "what"]].to_numpy().tolist() == [
-        [4, "the row has 2 fields"],
-        [7, "the row has 4 fields"],
-        [8, "'odd' is not a known intent"],
+    assert found[["line", "column", "what"]].fillna("").to_numpy().tolist() == [
+        [4, "", "the row has 2 fields"],
+        [7, "", "the row has 4 fields"],
+        [5, "namespace", r"'two\nlines' holds a control character"],
+        [8, "intent", "'odd' is not a known intent"],
     ]
 
 
@@ -210,3 +211,146 @@ def test_a_folder_in_the_place_of_a_table_is_a_fault_not_an_absence(tmp_path):
     (tmp_path / "labels.csv").mkdir()
     faults = examine_folder(tmp_path, required=("memories", "queries")).faults
     assert any("labels.csv" in str(fault) for fault in faults)
+
+
+# --- one verdict in all commands -----------------------------------------------------------------------------------
+
+
+def verdicts(folder):
+    """Return the exit state of validate, score and audit on one folder, and what each said."""
+    files = {name: next(folder.glob(f"{name}.*")) for name in ("memories", "queries", "labels", "rankings")}
+    score = [word for name, path in files.items() for word in (f"--{name}", str(path))]
+    out = folder.parent / "out" / "report.html"
+    runner = CliRunner()
+    done = {
+        "validate": runner.invoke(app, ["validate", str(folder)]),
+        "score": runner.invoke(app, ["score", *score, "--replicates", "20"]),
+        "audit": runner.invoke(app, ["audit", str(folder), "--out", str(out), "--replicates", "20"]),
+    }
+    return {
+        name: (isinstance(result.exception, InputError), f"{result.stdout}{result.exception}")
+        for name, result in done.items()
+    }
+
+
+def whole(folder):
+    """Write records that can be scored."""
+    good(folder, 6)
+    labels = pd.DataFrame({"query_id": "q1", "memory_id": ["m1", "m2"], "relevant": 1, "policy": 1, "lifecycle": 1})
+    write_table(labels, folder / "labels.csv")
+    return folder
+
+
+def test_good_records_have_a_good_verdict_everywhere(tmp_path):
+    said = verdicts(whole(tmp_path / "r"))
+    assert [refused for refused, _ in said.values()] == [False, False, False]
+    assert "Nothing is wrong. These records can be scored." in said["validate"][1]
+
+
+@pytest.mark.parametrize("table", ["memories", "queries", "rankings"])
+def test_a_table_without_rows_cannot_be_scored(tmp_path, table):
+    folder = whole(tmp_path / "r")
+    path = folder / f"{table}.csv"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    said = verdicts(folder)
+    assert said["validate"][0] and said["score"][0]
+    assert f"{table}.csv: 1 error\n  the table has no rows; expected at least one row\n" in said["validate"][1]
+    # An audit can say something without rankings, but not without a store or questions.
+    assert said["audit"][0] is (table != "rankings")
+    if table == "rankings":
+        assert "cannot be computed" in said["audit"][1]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("character", ["\x00", "\x1b", "\n", "\t", "\x7f", "\x85"])
+def test_a_control_character_in_a_name_is_refused_with_row_and_column(tmp_path, suffix, character):
+    folder = whole(tmp_path / "r")
+    memories = pd.read_csv(folder / "memories.csv", dtype=str).assign(text=f"prose may{character}hold it")
+    memories.loc[4, "namespace"] = f"n{character}x"
+    (folder / "memories.csv").unlink()
+    write_table(memories, folder / f"memories.{suffix}")
+    said = verdicts(folder)
+    for name, (refused, words) in said.items():
+        assert refused, name
+        assert "row 5" in words and "column namespace" in words, (name, words)
+        assert "holds a control character" in words and repr(character)[1:-1] in words
+        assert character not in words.replace("\n", "") or character == "\n"
+
+
+def test_an_accent_or_an_invisible_letter_is_no_control_character(tmp_path):
+    folder = whole(tmp_path / "r")
+    memories = pd.read_csv(folder / "memories.csv", dtype=str)
+    memories["namespace"] = "Â\u00a0é\u2028\u202eß"  # bytes C2, as in control characters, among them
+    queries = pd.read_csv(folder / "queries.csv", dtype=str).assign(namespace=memories["namespace"][0])
+    write_table(memories, folder / "memories.csv")
+    write_table(queries, folder / "queries.csv")
+    assert [refused for refused, _ in verdicts(folder).values()] == [False, False, False]
+
+
+def test_a_contradictory_label_is_one_fault_with_one_fix(tmp_path):
+    folder = whole(tmp_path / "r")
+    labels = pd.DataFrame(
+        {"query_id": "q1", "memory_id": ["m1", "m2", "m1", "m3", "m3"], "policy": [1, 1, 0, 1, 1], "relevant": 1}
+    )
+    write_table(labels, folder / "labels.csv")
+    found = faults(folder)
+    assert found[["row", "what"]].to_numpy().tolist() == [
+        [3, "the label of query_id 'q1', memory_id 'm1' contradicts itself: policy = 0 here and 1 in row 1"],
+        [5, "the label of query_id 'q1', memory_id 'm3' is listed twice, first in row 4"],
+    ]
+    assert found["fix"].tolist() == [
+        "decide which value holds, or leave the axis unresolved in every row of the pair",
+        "remove the repeated row",
+    ]
+    assert "2 faults in labels" in verdicts(folder)["validate"][1]
+
+
+def test_scores_that_contradict_the_ranks_draw_a_warning_and_stop_nothing(tmp_path):
+    folder = whole(tmp_path / "r")
+    rankings = pd.DataFrame(
+        {
+            "arm": ["a"] * 5 + ["b"] * 3 + ["far"] * 4 + ["flat"] * 2,
+            "query_id": ["q1"] * 3 + ["q2"] * 2 + ["q1"] * 3 + ["q1", "q1", "q2", "q2"] + ["q1"] * 2,
+            "rank": [3, 1, 2, 1, 2, 1, 2, 3, 1, 2, 1, 2, 1, 2],
+            "memory_id": ["m1", "m2", "m3", "m1", "m2", "m1", "m2", "m3", "m1", "m2", "m3", "m4", "m1", "m2"],
+            # a: sorted wrongly in both routes; b: right; far: distances; flat: ties.
+            "score": [0.95, 0.99, 0.9, 0.2, 0.4, 3, 2, 1, 0.1, 0.2, 0.3, 0.4, 1, 1],
+        }
+    )
+    write_table(rankings, folder / "rankings.csv")
+    found = faults(folder)
+    assert found["level"].tolist() == ["warning"] * 3
+    assert found[["row", "column", "what"]].to_numpy().tolist() == [
+        [1, "score", "in the route of arm 'a', query_id 'q1', rank 2 has score 0.9 and rank 3 has 0.95"],
+        [5, "score", "in the route of arm 'a', query_id 'q2', rank 1 has score 0.2 and rank 2 has 0.4"],
+        [10, "score", "in every route of arm 'far' scores rise with the rank: rank 1 has score 0.1 and rank 2 has 0.2"],
+    ]
+    said = verdicts(folder)
+    assert [refused for refused, _ in said.values()] == [False, False, False]
+    assert "These records can be scored." in said["validate"][1]
+    assert "Nothing is wrong" not in said["validate"][1]
+    assert "3 oddities in the tables" in said["audit"][1]
+
+
+def test_many_contradictions_in_a_route_are_named_once():
+    n = 20_000
+    rankings = pd.DataFrame(
+        {"arm": "a", "query_id": np.repeat(["q1", "q2"], n), "rank": [*range(1, n + 1)] * 2, "memory_id": "m1"}
+    ).assign(memory_id=lambda t: "m" + t["rank"].astype(str), score=lambda t: -(t["rank"] % 2))
+    found = listing(examine_rows(rankings, "rankings", Origin("r"))[1])
+    assert found["row"].tolist() == [2, n + 2]
+    assert found["what"].str.contains("rank 1 has score -1 and rank 2 has 0").all()
+    assert find_problems(rankings, "rankings")[0].level == "warning"
+    assert len(validate(rankings, "rankings")) == 2 * n
+
+
+def test_what_scoring_would_still_need_is_said(tmp_path):
+    folder = whole(tmp_path / "r")
+    (folder / "rankings.csv").unlink()
+    assert "Nothing is wrong. To be scored, these records need a table rankings." in run(folder).stdout
+    assert json.loads(run(folder, "--json").stdout)["scoring_needs"] == "a table rankings"
+    folder = good(tmp_path / "s", 6)  # policy is unresolved for every label
+    said = verdicts(folder)
+    assert [refused for refused, _ in said.values()] == [False, True, False]
+    assert "To be scored, these records need a query with an anchor" in said["validate"][1]
+    assert "no query has an anchor" in said["score"][1]

@@ -201,7 +201,7 @@ def _marked(
     done = 0
     for batch in table.to_batches():
         ids = _text(batch.column("query_id"))
-        place = index.get_indexer(ids)
+        place = index.get_indexer(pd.Index(ids))
         if (place < 0).any():
             row = int(np.argmax(place < 0))
             found = "the field is empty" if pd.isna(ids.iloc[row]) else f"unknown id {ids.iloc[row]!r}"

@@ -20,18 +20,21 @@ import pandas as pd
 
 from companion.errors import InputError
 from companion.tables import EXTENSIONS, TABLES, Column, Origin, Problem, Rule, find_problems, format_of, read_raw
-from companion.tables.problems import show
+from companion.tables.problems import not_accepted, show
 from companion.tables.schema import EXPECTED, ONE_SOURCE, missing_column
-from companion.tables.values import Parsed, parse_boolean, parse_number, parse_text, parse_whole, settle
+from companion.tables.values import Parsed, parse_boolean, parse_name, parse_number, parse_text, parse_whole, settle
 
 REQUIRED = ("memories", "queries", "labels")
 OPTIONAL = ("rankings", "work", "ledger")
 
 UNKNOWN_MEMORY = "unknown_memory_id"
 NO_GROUP = "group_given"
+NO_ROWS = "no_rows"
+_NEED_ROWS = ("memories", "queries", "rankings")
 
 _PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
     "text": parse_text,
+    "name": parse_name,
     "boolean": parse_boolean,
     "whole": parse_whole,
     "score": parse_number,
@@ -39,7 +42,7 @@ _PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
 }
 # Rules that compare rows with each other on a column that may hold unreadable cells: without those cells they
 # would complain of rows that are right.
-_NEEDS_EVERY_CELL = {"consistent_label", "no_gap_in_ranks"}
+_NEEDS_EVERY_CELL = {"consistent_label", "no_gap_in_ranks", "scores_follow_ranks"}
 _SENTENCES, _FIRST = 50_000_000, 20
 _BORROWED = {
     "labels": {"query_id": "queries", "memory_id": "memories"},
@@ -58,7 +61,7 @@ class Fault:
     table : str
         Name of the table.
     code : str
-        The rule that is broken, or ``cell``, ``line``, ``file``, ``header``, ``unknown_query_id``,
+        The rule that is broken, or ``cell``, ``line``, ``file``, ``header``, ``no_rows``, ``unknown_query_id``,
         ``unknown_memory_id``, ``population``.
     problem : Problem
         Where, what, what was expected, and a fix.
@@ -179,9 +182,18 @@ def examine_rows(frame: pd.DataFrame, name: str, origin: Origin) -> tuple[pd.Dat
     frame = frame.reset_index(drop=True)
     canonical, bad, cells = _cells(frame, name, origin)
     faults = [*whole, *cells]
+    if not len(frame) and name in _NEED_ROWS and not whole:
+        faults.append(_rowless(name, origin))
     for rule in TABLES[name].rules:
         faults += _broken(rule, canonical, bad, name, origin)
     return canonical, faults
+
+
+def _rowless(name: str, origin: Origin) -> Fault:
+    problem = Problem(
+        origin.label, "the table has no rows", "at least one row", f"export {name} again; a header alone says nothing"
+    )
+    return Fault(name, NO_ROWS, problem)
 
 
 def listing(faults: Iterable[Fault]) -> pd.DataFrame:
@@ -474,7 +486,7 @@ def _cell(given: pd.Series, column: Column, row: int, name: str, origin: Origin)
     expected = EXPECTED[column.kind]
     problem = Problem(
         origin.label,
-        f"{show(value)} is not {'text' if column.kind == 'text' else 'accepted'}",
+        not_accepted(value, column.kind),
         expected,
         f"write {expected} in {column.name}",
         column.name,

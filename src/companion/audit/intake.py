@@ -15,7 +15,16 @@ import numpy as np
 import pandas as pd
 
 from companion import logic
-from companion.audit.faults import NO_GROUP, UNKNOWN_MEMORY, FaultsError, Folder, examine_folder
+from companion.audit.faults import (
+    NO_GROUP,
+    NO_ROWS,
+    UNKNOWN_MEMORY,
+    Fault,
+    FaultsError,
+    Folder,
+    examine_folder,
+    examine_rows,
+)
 from companion.scoring import PairLabels
 from companion.scoring.pairs import encode
 from companion.tables import OWN_RECORDS, Records, validate
@@ -44,6 +53,8 @@ class Intake:
         Where the states of memories come from.
     lifecycle_from_state : bool
         Whether lifecycle labels were derived.
+    warnings : tuple of Fault
+        What looks odd in the tables and stops nothing.
     """
 
     records: Records
@@ -53,6 +64,7 @@ class Intake:
     links: pd.DataFrame
     states_from: str
     lifecycle_from_state: bool = False
+    warnings: tuple[Fault, ...] = ()
 
 
 def take_in(source: str | Path | Records, lifecycle_from_state: bool = False) -> Intake:
@@ -75,7 +87,7 @@ def take_in(source: str | Path | Records, lifecycle_from_state: bool = False) ->
     FaultsError
         With every fault, if there is one that an audit cannot work around.
     """
-    raw = source if isinstance(source, Records) else _from_folder(examine_folder(source, ("memories", "queries")))
+    raw, warnings = _raw(source)
     given = frozenset(name for name, table, _ in raw.tables() if len(table.columns))
     memories = validate(raw.memories, "memories", raw.origins.get("memories", "memories"))
     queries, nameless = _grouped(raw.queries)
@@ -88,7 +100,7 @@ def take_in(source: str | Path | Records, lifecycle_from_state: bool = False) ->
         records = replace(records, labels=_derived_lifecycle(records, ghosts))
     return Intake(
         records, given - {"labels"} if _says_nothing(records.labels) else given, ghosts, nameless, links, states_from,
-        lifecycle_from_state,
+        lifecycle_from_state, warnings,
     )  # fmt: skip
 
 
@@ -137,8 +149,18 @@ def _ids(cell: Any, known: set[str]) -> list[str]:
     return [part.strip() for part in text.split(";") if part.strip()]
 
 
+def _raw(source: str | Path | Records) -> tuple[Records, tuple[Fault, ...]]:
+    """Read the tables, and list what looks odd in them."""
+    if isinstance(source, Records):
+        faults = [fault for name, table, origin in source.tables() for fault in examine_rows(table, name, origin)[1]]
+        return source, tuple(fault for fault in faults if not fault.is_error)
+    folder = examine_folder(source, ("memories", "queries"))
+    return _from_folder(folder), tuple(fault for fault in folder.faults if not fault.is_error)
+
+
 def _from_folder(folder: Folder) -> Records:
     tolerated = {
+        ("rankings", NO_ROWS),
         ("labels", UNKNOWN_MEMORY),
         ("rankings", UNKNOWN_MEMORY),
         ("ledger", UNKNOWN_MEMORY),

@@ -19,12 +19,28 @@ from companion import bootstrap
 from companion.audit.cells import shown, shown_table, write_csv
 from companion.audit.context import count
 from companion.audit.core import Audit
+from companion.audit.faults import listing
 from companion.audit.findings import Check
 from companion.figures import charts, figure, interval, number
 from companion.figures.page import frame
 from companion.figures.tables import Format, table_html
 from companion.tables import atomic_path
 
+_TABLES = (
+    "checks",
+    "unknown",
+    "table_warnings",
+    "axes",
+    "routes",
+    "intervals",
+    "contrasts",
+    "per_query",
+    "crossing",
+    "steps",
+    "worst_queries",
+    "unresolved",
+    "unresolved_by_arm",
+)
 _CLIP = re.compile(r"(%23|id=%22)clip(\d+)")
 _ROWS = 12
 _EVIDENCE_ROWS = 8
@@ -90,6 +106,8 @@ def write(found: Audit, out: str | PathLike[str], tables: str | PathLike[str] | 
     out = Path(out)
     folder = Path(tables) if tables is not None else out.with_name(f"{out.stem}-tables")
     written = {name: write_csv(table, folder / f"{name}.csv") for name, table in csv_tables(found).items()}
+    for name in {*_TABLES, *(f"check_{check.kind}" for check in found.checks)} - set(written):
+        (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier report in the same place
     with atomic_path(out) as temporary:
         temporary.write_text(page(found, folder.name), encoding="utf-8", newline="\n")
     return {"report": out, **written}
@@ -105,9 +123,9 @@ def csv_tables(found: Audit) -> dict[str, pd.DataFrame]:
     Returns
     -------
     dict of str to DataFrame
-        ``checks``, ``unknown``, ``axes``, and where they exist ``routes``, ``intervals``, ``contrasts``, ``per_query``,
-        ``crossing``, ``steps``, ``worst_queries``, ``unresolved``, ``unresolved_by_arm`` and ``check_<kind>``. Text of
-        memories is cut to 300 characters.
+        ``checks``, ``unknown``, ``axes``, and where they exist ``table_warnings``, ``routes``, ``intervals``,
+        ``contrasts``, ``per_query``, ``crossing``, ``steps``, ``worst_queries``, ``unresolved``,
+        ``unresolved_by_arm`` and ``check_<kind>``. Text of memories is cut to 300 characters.
     """
     checks = pd.DataFrame(
         [(c.kind, c.title, c.outcome, c.says, c.advice, c.limits, len(c.evidence)) for c in found.checks],
@@ -116,6 +134,7 @@ def csv_tables(found: Audit) -> dict[str, pd.DataFrame]:
     tables: dict[str, pd.DataFrame | None] = {
         "checks": checks,
         "unknown": pd.DataFrame({"cannot_be_known": found.unknown}, dtype="str"),
+        "table_warnings": listing(found.intake.warnings),
         "axes": found.axes,
         "per_query": found.per_query,
         "crossing": found.crossing,
@@ -156,6 +175,7 @@ def page(found: Audit, folder: str = "") -> str:
         _summary(found),
         "<h2 id='unknown'>What these records cannot show</h2>",
         _unknown(found),
+        *_oddities(found),
         "<h2 id='failures'>Failures looked for</h2>",
         *(_check(check) for check in sorted(found.checks, key=lambda c: list(_WORDS).index(c.outcome))),
         "<h2 id='routes'>Routes at matched recall</h2>",
@@ -215,6 +235,22 @@ def _unknown(found: Audit) -> str:
     if not found.unknown:
         return "<p>Every table and column that the report needs is there.</p>"
     return f"<ul>{''.join(f'<li>{_escape(text)}</li>' for text in found.unknown)}</ul>"
+
+
+def _oddities(found: Audit) -> list[str]:
+    """Show what looks odd in the tables themselves, if anything does."""
+    warnings = listing(found.intake.warnings)
+    if warnings.empty:
+        return []
+    table = _table(
+        warnings[["file", "row", "column", "what", "fix"]], "oddities", "Oddities in the tables", longest=300
+    )
+    return [
+        "<h2 id='oddities'>What looks odd in the tables</h2>",
+        "<p>None of this stops the audit, and none of it was corrected. If it is a mistake of the export, the numbers "
+        "below are about the mistake.</p>",
+        table,
+    ]
 
 
 def _check(check: Check) -> str:

@@ -76,6 +76,9 @@ def audit(
     print_table(pd.DataFrame(rows, columns=["failure looked for", "outcome", "instances"]), f"Audit of {folder}")
     for sentence in found.unknown:
         typer.echo(f"- {sentence}")
+    odd = len(found.intake.warnings)
+    if odd:
+        typer.echo(f"- {odd:,} {'oddities' if odd > 1 else 'oddity'} in the tables, listed in the report.")
     typer.echo(f"\nReport: {written['report']}\nTables: {next(p for n, p in written.items() if n != 'report').parent}")
 
 
@@ -83,6 +86,8 @@ _OUTCOMES = {"found": "found", "clear": "not found", "unknown": "cannot be known
 
 
 def _summary(found: Audit, written: dict[str, Path]) -> dict[str, Any]:
+    from companion.audit import listing
+
     return {
         "report": written["report"],
         "tables": {name: path for name, path in written.items() if name != "report"},
@@ -98,6 +103,7 @@ def _summary(found: Audit, written: dict[str, Path]) -> dict[str, Any]:
             for check in found.checks
         ],
         "cannot_be_known": found.unknown,
+        "table_warnings": records(listing(found.intake.warnings)),
         "arms": [] if found.summary is None else records(found.summary.arms),
         "crossing": [] if found.crossing is None else records(found.crossing),
         "unresolved": records(found.unresolved().head(100)),

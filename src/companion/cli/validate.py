@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,12 +13,13 @@ from companion.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from companion.audit.faults import Fault
+    from companion.audit.faults import Fault, Folder
 
 _HELP = """Check a folder of tables and list everything that is wrong, row by row, with a fix for each fault.
 
 The folder holds memories, queries and labels, and perhaps rankings, work and ledger, each as .parquet, .csv, .jsonl or
-.ndjson. Exit code 0: the records can be scored (warnings may be listed). Exit code 2: they cannot.
+.ndjson. Exit code 0: no table is malformed (warnings may be listed), and the last line says whether the records can be
+scored or what that would need. Exit code 2: something is wrong.
 
 Example: `companion validate data/demo`
 """
@@ -37,6 +38,7 @@ def validate(
     from companion.audit.faults import examine_folder, listing
 
     found = examine_folder(folder)
+    needs = "" if found.errors else _needs(found)
     if as_json:
         print_json(
             {
@@ -44,6 +46,7 @@ def validate(
                 "tables": {name: len(frame) for name, frame in found.frames.items()},
                 "errors": len(found.errors),
                 "warnings": len(found.faults) - len(found.errors),
+                "scoring_needs": needs or None,
                 "faults": records(listing(found.faults)),
             }
         )
@@ -54,7 +57,24 @@ def validate(
     if found.errors:
         raise InputError(refusal(folder, found.errors))
     if not as_json:
-        typer.echo("These records can be scored." if found.faults else "Nothing is wrong: these records can be scored.")
+        verdict = f"To be scored, these records need {needs}." if needs else "These records can be scored."
+        typer.echo(verdict if found.faults else f"Nothing is wrong. {verdict}")
+
+
+def _needs(found: Folder) -> str:
+    """Say what scoring would refuse well-formed tables for, or nothing."""
+    from companion import scoring
+    from companion.tables import Records
+
+    if "rankings" not in found.frames:
+        return "a table rankings"
+    tables: Any = found.frames
+    if scoring.anchors_of(Records(**tables, origins=found.origins).check()).empty:
+        return (
+            "a query with an anchor (a memory whose labels relevant, scope, policy and lifecycle are all 1, scope by "
+            "label or by the namespaces); companion audit reports on them as they are"
+        )
+    return ""
 
 
 def print_faults(faults: Sequence[Fault]) -> None:

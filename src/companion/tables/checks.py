@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from companion.errors import InputError
-from companion.tables.problems import Origin, Problem, show
+from companion.tables.problems import Origin, Problem, not_accepted, show
 from companion.tables.schema import EXPECTED, ONE_SOURCE, TABLES, Column, Rule, Schema, missing_column
 from companion.tables.values import (
     Mask,
     Parsed,
     parse_boolean,
+    parse_name,
     parse_number,
     parse_text,
     parse_whole,
@@ -25,6 +26,7 @@ from companion.tables.values import (
 
 _PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
     "text": parse_text,
+    "name": parse_name,
     "boolean": parse_boolean,
     "whole": parse_whole,
     "score": parse_number,
@@ -77,7 +79,7 @@ def validate(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> pd.
     InputError
         With the first problem found: file, row, column, value and what was expected.
     """
-    table, problems = examine(df, name, origin)
+    table, problems = examine(df, name, origin, warnings=False)
     for problem in problems:
         if problem.level == "error":
             raise problem.error()
@@ -104,7 +106,9 @@ def find_problems(df: pd.DataFrame, name: str, origin: str | Origin = "table") -
     return examine(df, name, origin)[1]
 
 
-def examine(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> tuple[pd.DataFrame, list[Problem]]:
+def examine(
+    df: pd.DataFrame, name: str, origin: str | Origin = "table", *, warnings: bool = True
+) -> tuple[pd.DataFrame, list[Problem]]:
     """Return the canonical table, complete only when no problem is an error, and the problems.
 
     Parameters
@@ -115,6 +119,8 @@ def examine(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> tupl
         A key of `TABLES`.
     origin : str or Origin
         What messages call the table.
+    warnings : bool
+        List what is merely odd, too, which can take as long as the rest.
 
     Returns
     -------
@@ -138,8 +144,8 @@ def examine(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> tupl
             table[column.name] = missing_column(column, len(df))
     _fill_defaults(table, schema)
     canonical = pd.DataFrame(table, index=df.index)
-    problems += _rule_problems(canonical, schema, origin)
-    problems += _lookalikes(df, schema, origin)
+    problems += _rule_problems(canonical, schema, origin, warnings)
+    problems += _lookalikes(df, schema, origin) if warnings else []
     if schema.keeps_extra:
         for extra in _extras(df, schema):
             canonical[extra] = plain(settle(df[extra]))
@@ -228,7 +234,7 @@ def _cell_problem(given: pd.Series, column: Column, bad: Mask, origin: Origin) -
     value = given.iloc[row]
     return Problem(
         origin.label,
-        f"{show(value)} is not {EXPECTED[column.kind].split(',')[0] if column.kind == 'text' else 'accepted'}",
+        not_accepted(value, column.kind),
         EXPECTED[column.kind],
         f"write {EXPECTED[column.kind]} in {column.name}",
         column.name,
@@ -247,12 +253,12 @@ def _fill_defaults(table: dict[str, pd.Series], schema: Schema) -> None:
         table["source"] = table["source"].fillna(ONE_SOURCE)
 
 
-def _rule_problems(table: pd.DataFrame, schema: Schema, origin: Origin) -> list[Problem]:
+def _rule_problems(table: pd.DataFrame, schema: Schema, origin: Origin, warnings: bool) -> list[Problem]:
     """Run the rules whose columns could be read, and say where each is first broken."""
     from pandera.errors import SchemaErrors
 
     try:
-        schema.pandera(partial=True).validate(table, lazy=True)
+        schema.pandera(partial=True, warnings=warnings).validate(table, lazy=True)
     except SchemaErrors as failed:
         rules = {rule.name: rule for rule in schema.rules}
         return [_rule_problem(table, rules, error, origin) for error in failed.schema_errors]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +13,8 @@ import pandas as pd
 from companion.errors import InputError
 
 _LONGEST_VALUE = 60
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+"""A control character, which no id or other name may hold."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,20 @@ def show(value: Any) -> str:
         return "nan" if isinstance(value, float | np.floating) else "an empty field"
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 4]}...{text[-1]}"
+
+
+def not_accepted(value: Any, kind: str) -> str:
+    """Say what is wrong with a cell that its column cannot hold.
+
+    Parameters
+    ----------
+    value : object
+    kind : str
+        Of the column.
+    """
+    if kind == "name" and isinstance(value, str) and CONTROL.search(value):
+        return f"{show(value)} holds a control character"
+    return f"{show(value)} is not {'text' if kind in ('text', 'name') else 'accepted'}"
 
 
 def is_missing(value: Any) -> bool:

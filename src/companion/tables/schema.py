@@ -20,11 +20,12 @@ from companion.tables.problems import show
 if TYPE_CHECKING:
     import pandera.pandas as pa
 
-Kind = Literal["text", "boolean", "whole", "score", "number"]
+Kind = Literal["text", "name", "boolean", "whole", "score", "number"]
 Mask = npt.NDArray[np.bool_]
 
 DTYPES: dict[str, str] = {
     "text": "str",
+    "name": "str",
     "boolean": "boolean",
     "whole": "int64",
     "score": "float64",
@@ -32,6 +33,7 @@ DTYPES: dict[str, str] = {
 }
 EXPECTED: dict[str, str] = {
     "text": "text",
+    "name": "text without control characters",
     "boolean": "1, 0, true, false, or unresolved (?, an empty field or null)",
     "whole": "a whole number",
     "score": "a finite number",
@@ -51,8 +53,9 @@ class Column:
     ----------
     name : str
         Header.
-    kind : {"text", "boolean", "whole", "score", "number"}
-        What a cell is; `DTYPES` gives the pandas dtype.
+    kind : {"text", "name", "boolean", "whole", "score", "number"}
+        What a cell is; `DTYPES` gives the pandas dtype. A name (an id, a namespace, a word of a vocabulary) is text
+        that people and programs must be able to tell apart by looking at it: it holds no control character.
     required : bool
         Whether the table is refused without it.
     meaning : str
@@ -132,7 +135,7 @@ class Schema:
         """Names of the columns without which a table is refused."""
         return tuple(column.name for column in self.columns if column.required)
 
-    def pandera(self, *, partial: bool = False) -> pa.DataFrameSchema:
+    def pandera(self, *, partial: bool = False, warnings: bool = True) -> pa.DataFrameSchema:
         """Return the schema in `pandera`'s terms, for canonical tables.
 
         Parameters
@@ -140,6 +143,8 @@ class Schema:
         partial : bool
             Accept a table that lacks required columns. A rule is skipped in any case where a column it reads is
             absent.
+        warnings : bool
+            Look for what is merely odd, too.
 
         Returns
         -------
@@ -152,7 +157,8 @@ class Schema:
             column.name: pa.Column(column.dtype, nullable=True, required=column.required and not partial)
             for column in self.columns
         }
-        return pa.DataFrameSchema(columns, checks=[_as_check(rule) for rule in self.rules], name=self.name)
+        rules = [rule for rule in self.rules if warnings or rule.level == "error"]
+        return pa.DataFrameSchema(columns, checks=[_as_check(rule) for rule in rules], name=self.name)
 
 
 def _as_check(rule: Rule) -> pa.Check:
@@ -302,7 +308,12 @@ def _group_given() -> Rule:
 
 
 def _label_duplicates() -> Rule:
+    """Refuse a row that says again what another one says; one that says otherwise contradicts it, and is named so."""
     key = ("query_id", "memory_id", "anchor_id")
+
+    def broken(table: pd.DataFrame) -> Mask:
+        again = pd.Series(codes(table, key)).duplicated().to_numpy()
+        return again & ~_contradicting(table)
 
     def what(table: pd.DataFrame, row: int) -> str:
         pair = _pair(table, row)
@@ -311,24 +322,26 @@ def _label_duplicates() -> Rule:
     return Rule(
         "unique_label",
         key,
-        lambda table: pd.Series(codes(table, key)).duplicated().to_numpy(),
+        broken,
         what,
         "one row for each query_id, memory_id, anchor_id",
         "remove the repeated row",
     )
 
 
+def _contradicting(table: pd.DataFrame) -> Mask:
+    """Mark the labels that differ from the first one of their pair on an axis."""
+    pair = codes(table, ("query_id", "memory_id"))
+    first = pd.Series(np.arange(len(table))).groupby(pair).transform("first").to_numpy()
+    differs = np.zeros(len(table), dtype=bool)
+    for axis in (axis for axis in AXIS_COLUMNS if axis in table.columns):
+        value = table[axis].astype("Int8").fillna(-1).to_numpy(dtype=np.int8)
+        differs |= value != value[first]
+    return differs
+
+
 def _contradictions() -> Rule:
     pair = ("query_id", "memory_id")
-
-    def broken(table: pd.DataFrame) -> Mask:
-        axes = [axis for axis in AXIS_COLUMNS if axis in table.columns]
-        first = pd.Series(np.arange(len(table))).groupby(codes(table, pair)).transform("first").to_numpy()
-        differs = np.zeros(len(table), dtype=bool)
-        for axis in axes:
-            value = table[axis].astype("Int8").fillna(-1).to_numpy(dtype=np.int8)
-            differs |= value != value[first]
-        return differs
 
     def what(table: pd.DataFrame, row: int) -> str:
         first = _first_twin(table, pair, row) - 1
@@ -340,7 +353,7 @@ def _contradictions() -> Rule:
     return Rule(
         "consistent_label",
         pair,
-        broken,
+        _contradicting,
         what,
         "the same axis values in every row of a pair (rows of a pair may differ only in anchor_id)",
         "decide which value holds, or leave the axis unresolved in every row of the pair",
@@ -386,6 +399,68 @@ def _gaps() -> Rule:
     )
 
 
+def _rises(table: pd.DataFrame) -> tuple[Mask, npt.NDArray[np.int64]]:
+    """Mark the rows whose score is greater than that of the row ranked before them, and return that row's number."""
+    key = codes(table, ("arm", "query_id"))
+    order = np.lexsort((table["rank"].to_numpy(), key))
+    score = table["score"].to_numpy()[order]
+    before = np.arange(len(table), dtype=np.int64)
+    before[order[1:]] = order[:-1]
+    rises = np.zeros(len(table), dtype=bool)
+    rises[order[1:]] = (np.diff(key[order]) == 0) & (score[1:] > score[:-1])
+    return rises, before
+
+
+def _scores_follow_ranks() -> Rule:
+    """Warn of routes that their scores would order differently; an arm that always rises is named once."""
+
+    def broken(table: pd.DataFrame) -> Mask:
+        if not len(table) or table["score"].isna().all():
+            return np.zeros(len(table), dtype=bool)
+        rises, _ = _rises(table)
+        at = np.flatnonzero(rises)
+        route = codes(table, ("arm", "query_id"))[at]
+        arm = codes(table, ("arm",))
+        upside_down = np.flatnonzero(~_falls_somewhere(table, arm))
+        once = np.where(np.isin(arm[at], upside_down), -1 - arm[at], route)
+        marked = np.zeros(len(table), dtype=bool)
+        # The first rise of a route by rank, not by the order of the file.
+        ranked = at[np.lexsort((table["rank"].to_numpy()[at],))]
+        key = once[np.lexsort((table["rank"].to_numpy()[at],))]
+        marked[ranked[~pd.Series(key).duplicated().to_numpy()]] = True
+        return marked
+
+    def what(table: pd.DataFrame, row: int) -> str:
+        arm = codes(table, ("arm",))
+        before = int(_rises(table)[1][row])
+        rank, score = table["rank"], table["score"]
+        pair = (
+            f"rank {rank.iloc[before]} has score {score.iloc[before]:g} and rank {rank.iloc[row]} has "
+            f"{score.iloc[row]:g}"
+        )
+        place = f"arm {_said(table, 'arm', row)}"
+        if not _falls_somewhere(table, arm)[arm[row]]:
+            return f"in every route of {place} scores rise with the rank: {pair}"
+        return f"in the route of {place}, query_id {_said(table, 'query_id', row)}, {pair}"
+
+    return Rule(
+        "scores_follow_ranks",
+        ("arm", "query_id", "rank", "score"),
+        broken,
+        what,
+        "scores that do not rise from one rank to the next",
+        "the ranks are used and the scores are not: correct the ranks if the scores are right; if the column holds "
+        "distances, name it distance",
+        "warning",
+    )
+
+
+def _falls_somewhere(table: pd.DataFrame, arm: npt.NDArray[np.int64]) -> Mask:
+    """Tell for each arm whether the score of any of its rows is smaller than that of the row ranked before it."""
+    falls = _rises(table.assign(score=-table["score"]))[0]
+    return np.bincount(arm[falls], minlength=int(arm.max()) + 1) > 0
+
+
 def _exposed_without_retrieved(known: bool) -> Rule:
     def broken(table: pd.DataFrame) -> Mask:
         retrieved = table["retrieved"].eq(False).fillna(False) if known else table["retrieved"].isna()
@@ -409,8 +484,8 @@ def _axis(name: str, meaning: str) -> Column:
     return Column(name, "boolean", meaning=meaning, add=False)
 
 
-_GROUP = Column("group", "text", meaning="whose records move together when resampled; the namespace by default")
-_SOURCE = Column("source", "text", meaning="benchmark or system a record comes from; one source by default")
+_GROUP = Column("group", "name", meaning="whose records move together when resampled; the namespace by default")
+_SOURCE = Column("source", "name", meaning="benchmark or system a record comes from; one source by default")
 _WHOLE_SOURCE = _partly_empty(
     "source", "a source in every row, or in none", "name the source of every row, or leave the whole column empty"
 )
@@ -418,13 +493,13 @@ _WHOLE_SOURCE = _partly_empty(
 _MEMORIES = Schema(
     "memories",
     (
-        Column("memory_id", "text", True, "unique id"),
-        Column("namespace", "text", True, "who the memory belongs to; may be empty where unknown"),
+        Column("memory_id", "name", True, "unique id"),
+        Column("namespace", "name", True, "who the memory belongs to; may be empty where unknown"),
         _GROUP,
         _SOURCE,
         Column("order", "number", meaning="position in time within the corpus"),
         Column("time", "text", meaning="date or time as the corpus gives it"),
-        Column("state", "text", meaning="current, stale, superseded, forgotten or unknown"),
+        Column("state", "name", meaning="current, stale, superseded, forgotten or unknown"),
         Column("text", "text", meaning="what the memory says"),
     ),
     (_given("memory_id"), _unique("memory_id"), _WHOLE_SOURCE, _within("state", STATES)),
@@ -433,14 +508,14 @@ _MEMORIES = Schema(
 _QUERIES = Schema(
     "queries",
     (
-        Column("query_id", "text", True, "unique id"),
-        Column("namespace", "text", True, "trusted namespace of who asks; may be empty where unknown"),
+        Column("query_id", "name", True, "unique id"),
+        Column("namespace", "name", True, "trusted namespace of who asks; may be empty where unknown"),
         _GROUP,
         _SOURCE,
-        Column("split", "text", meaning="development, evaluation, ..."),
-        Column("stratum", "text", meaning="what intervals are stratified within, besides source"),
-        Column("intent", "text", meaning="current, history or unknown"),
-        Column("principal", "text", meaning="who asks, as authenticated"),
+        Column("split", "name", meaning="development, evaluation, ..."),
+        Column("stratum", "name", meaning="what intervals are stratified within, besides source"),
+        Column("intent", "name", meaning="current, history or unknown"),
+        Column("principal", "name", meaning="who asks, as authenticated"),
         Column("time", "text", meaning="when the question is asked"),
         Column("text", "text", meaning="the question"),
     ),
@@ -450,23 +525,23 @@ _QUERIES = Schema(
 _LABELS = Schema(
     "labels",
     (
-        Column("query_id", "text", True, "query of the pair"),
-        Column("memory_id", "text", True, "memory of the pair"),
+        Column("query_id", "name", True, "query of the pair"),
+        Column("memory_id", "name", True, "memory of the pair"),
         _axis("relevant", "does the memory help to answer the query"),
         _axis("scope", "does it belong to who asks"),
         _axis("policy", "may it be used for this purpose"),
         _axis("lifecycle", "is it in force for this intent"),
-        Column("anchor_id", "text", meaning="required item; interchangeable memories share one"),
+        Column("anchor_id", "name", meaning="required item; interchangeable memories share one"),
     ),
     (_given("query_id"), _given("memory_id"), _contradictions(), _label_duplicates()),
 )
 _RANKINGS = Schema(
     "rankings",
     (
-        Column("arm", "text", True, "name of the route"),
-        Column("query_id", "text", True, "query"),
+        Column("arm", "name", True, "name of the route"),
+        Column("query_id", "name", True, "query"),
         Column("rank", "whole", True, "1, 2, ..."),
-        Column("memory_id", "text", True, "memory at that rank"),
+        Column("memory_id", "name", True, "memory at that rank"),
         Column("score", "score", meaning="what it was ranked by"),
     ),
     (
@@ -480,13 +555,14 @@ _RANKINGS = Schema(
         _partly_empty(
             "score", "a finite number in every row, or in none", "give every row its score, or drop the column"
         ),
+        _scores_follow_ranks(),
     ),
 )
 _WORK = Schema(
     "work",
     (
-        Column("arm", "text", True, "name of the route"),
-        Column("query_id", "text", True, "query"),
+        Column("arm", "name", True, "name of the route"),
+        Column("query_id", "name", True, "query"),
         Column("candidates_scored", "whole", True, "exact similarity evaluations"),
     ),
     (
@@ -499,9 +575,9 @@ _WORK = Schema(
 _LEDGER = Schema(
     "ledger",
     (
-        Column("query_id", "text", True, "query"),
-        Column("arm", "text", True, "name of the route"),
-        Column("memory_id", "text", True, "stored memory"),
+        Column("query_id", "name", True, "query"),
+        Column("arm", "name", True, "name of the route"),
+        Column("memory_id", "name", True, "stored memory"),
         Column("retrieved", "boolean", meaning="the route returned it"),
         Column("exposed", "boolean", meaning="it was placed in front of the reader"),
     ),
@@ -517,13 +593,13 @@ _LEDGER = Schema(
 _OUTCOMES = Schema(
     "outcomes",
     (
-        Column("reader", "text", True, "model that answers"),
-        Column("scenario", "text", True, "unit that is resampled"),
-        Column("axis", "text", meaning="axis that governs the scenario"),
-        Column("pair", "text", meaning="paraphrase within the scenario"),
-        Column("condition", "text", meaning="allow or block"),
-        Column("candidate_role", "text", meaning="which of the three candidates is exposed or withheld"),
-        Column("cell", "text", True, "relevant or irrelevant, admissible or inadmissible"),
+        Column("reader", "name", True, "model that answers"),
+        Column("scenario", "name", True, "unit that is resampled"),
+        Column("axis", "name", meaning="axis that governs the scenario"),
+        Column("pair", "name", meaning="paraphrase within the scenario"),
+        Column("condition", "name", meaning="allow or block"),
+        Column("candidate_role", "name", meaning="which of the three candidates is exposed or withheld"),
+        Column("cell", "name", True, "relevant or irrelevant, admissible or inadmissible"),
         Column("disclosed_exposed", "boolean", True, "disclosed when exposed"),
         Column("disclosed_withheld", "boolean", True, "disclosed when withheld"),
     ),
@@ -535,7 +611,7 @@ _OUTCOMES = Schema(
     ),
 )
 
-POPULATION = Column("population", "text", meaning="population the records come from; one in a table", add=False)
+POPULATION = Column("population", "name", meaning="population the records come from; one in a table", add=False)
 
 
 def _with_population(schema: Schema) -> Schema:
@@ -563,5 +639,5 @@ def missing_column(column: Column, rows: int) -> pd.Series:
     Series
         NaN for text and scores, <NA> for the nullable dtypes.
     """
-    value: Any = np.nan if column.kind in ("text", "score") else pd.NA
+    value: Any = np.nan if column.kind in ("text", "name", "score") else pd.NA
     return pd.Series([value] * rows, dtype=column.dtype)

@@ -30,6 +30,7 @@ Parsed = tuple[pd.Series, Mask]
 _TRUTH: dict[str, bool | None] = {"1": True, "true": True, "0": False, "false": False, "": None, "?": None}
 _WHOLE = r"-?[0-9]{1,18}(\.0+)?"
 _DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_CONTROL = r"[\x{00}-\x{1f}\x{7f}-\x{9f}]"
 _BAD = object()
 
 
@@ -55,6 +56,36 @@ def parse_text(column: pd.Series) -> Parsed:
     if pd.api.types.is_integer_dtype(dtype):
         return column.astype("str"), np.zeros(len(column), dtype=bool)
     return _cellwise(column, _text_of, "str")
+
+
+def parse_name(column: pd.Series) -> Parsed:
+    """Read a column of names: text as from `parse_text`, in which a control character (C0, DEL, C1) is bad.
+
+    Parameters
+    ----------
+    column : Series
+
+    Returns
+    -------
+    values : Series of str
+        Missing cells are NaN.
+    bad : ndarray of bool
+    """
+    values, bad = parse_text(column)
+    arrow = pc.cast(_arrow(values), pa.large_string())
+    if not _may_hold_control(arrow):
+        return values, bad
+    held = pc.fill_null(pc.match_substring_regex(arrow, _CONTROL), False).to_numpy(zero_copy_only=False)
+    return values.mask(held), bad | held
+
+
+def _may_hold_control(arrow: pa.Array) -> bool:
+    """Look at all bytes at once, which takes a fraction of the time of a look at every cell."""
+    data = arrow.buffers()[2]
+    if data is None:
+        return False
+    raw = np.frombuffer(data, dtype=np.uint8)
+    return bool((raw < 0x20).any() or (raw == 0x7F).any() or (raw == 0xC2).any())  # C1 begins with C2 in UTF-8
 
 
 def parse_boolean(column: pd.Series) -> Parsed:
