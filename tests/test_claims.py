@@ -97,6 +97,16 @@ def test_rows_carry_what_they_are_filtered_by(rows, page):
     assert page.select_one(".companion-filters").has_attr("hidden"), "menus appear with the script that works them"
 
 
+def test_rows_say_verdict_place_and_command(rows, page):
+    for row, want in zip(page.select("tbody tr"), rows.to_dict("records"), strict=True):
+        finding, _, _, status, place = row.find_all("td")
+        assert finding.text == f"{want['finding']} {want['population']}"
+        said = status.select_one(".companion-beside")
+        assert (said.text if said else "–") == want["verdict"]
+        assert place.a.text == want["computed"]
+        assert (place.code.text if place.code else "–") == want["command"]
+
+
 def test_an_unknown_status_is_refused(reproduced):
     with pytest.raises(InputError, match="status 'guessed'"):
         claims.claims_rows(reproduced.assign(status="guessed"), CHAPTERS)
@@ -160,10 +170,10 @@ def test_the_card_is_rewritten_between_its_marks_only(tmp_path):
 
 
 def test_a_table_behind_the_claims_can_be_taken_away_whole(page, rows):
-    import base64
     import io
+    from urllib.parse import unquote
 
-    data = base64.b64decode(page.select_one("a.companion-csv")["href"].split(",", 1)[1])
-    table = pd.read_csv(io.BytesIO(data))
+    data = unquote(page.select_one("a.companion-csv")["href"].split(",", 1)[1])
+    table = pd.read_csv(io.StringIO(data))
     assert len(table) == len(rows)
     assert table["note"].notna().all()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import base64
 import io
 import json
 import re
 import subprocess
 import sys
 from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import altair as alt
 import numpy as np
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from companion import figures
 from companion.errors import InputError
-from companion.figures import palette, theme
+from companion.figures import palette, stills, theme
 from companion.figures.parameters import find_parameters, parameters_frame, read_parameters
 from companion.figures.tables import csv_link, table_html
 
@@ -45,7 +45,7 @@ def soup(bundle):
 
 
 def csv_of(page):
-    return pd.read_csv(io.BytesIO(base64.b64decode(page.select_one("a.companion-csv")["href"].split(",", 1)[1])))
+    return pd.read_csv(io.StringIO(unquote(page.select_one("a.companion-csv")["href"].split(",", 1)[1])))
 
 
 def test_a_figure_carries_spec_still_caption_table_and_alt_text():
@@ -70,6 +70,59 @@ def test_text_in_the_data_cannot_run():
     assert "<" not in scripts[0].string
     assert json.loads(scripts[0].string)  # still the same JSON
     assert "<script>" not in unquote(page.img["src"])
+
+
+def test_data_travel_once_as_columns_and_rows():
+    page = soup(figures.figure(chart(), name="x", caption="c", alt="a"))
+    (data,) = json.loads(page.select_one("script.companion-spec").string)["datasets"].values()
+    assert data["columns"] == list(DATA.columns)
+    assert [row[0] for row in data["rows"]] == DATA["arm"].tolist()
+    assert data["rows"][1][1] is None
+
+
+def drawn(svg):
+    """Return what an SVG draws: every mark with its place and paint, whoever among its ancestors states them."""
+    marks = []
+
+    def walk(element, given, place):
+        own = {**given, **{key: value for key, value in element.attrib.items() if key in PAINT}}
+        moves = element.get("transform", "")
+        here = place + [[round(float(number), 1) for number in re.findall(r"-?[\d.]+", moves)]] * bool(moves)
+        name = element.tag.rpartition("}")[2]
+        if name in {"line", "path", "text"} and element.get("d", "M1") != "M0,0h0v0h0Z" and element.get("d") != "":
+            inked = any(own.get(key, "none") != "none" for key in ("fill", "stroke"))
+            if inked and element.get("display") != "none":
+                solid = {key: own[key] for key in PAINT if key in own and (name == "text") >= key.startswith("font")}
+                shift = [pair for pair in here if any(pair)]
+                marks.append((name, "".join(element.itertext()), sorted(solid.items()), shift))
+        for child in element:
+            walk(child, own, here)
+
+    walk(ElementTree.fromstring(svg), {}, [])
+    return marks
+
+
+PAINT = ("fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight")
+
+
+def test_still_images_are_written_small_and_draw_the_same():
+    import vl_convert
+
+    data = pd.DataFrame({"x": [0.1, 1 / 3, 0.7], "y": ["one", "two <&\"' %23", "three"], "c": ["a", "b", "a"]})
+    base = alt.Chart(data).encode(x="x:Q", y="y:N", color="c:N")
+    pair = alt.layer(base.mark_bar(), base.mark_text(dx=4).encode(text="y:N")) | base.mark_point()
+    spec = {**pair.to_dict(), "config": theme.literal(theme.vega_config())}
+    svg = vl_convert.vegalite_to_svg(json.dumps(spec), allowed_base_urls=[])
+    small = stills.compact(svg)
+    assert len(small) < 0.5 * len(svg)
+    assert len(drawn(svg)) > 20
+    assert drawn(small) == drawn(svg)
+    heads = [re.match(r"<svg[^>]*>", text)[0] for text in (svg, small)]
+    sides = [[re.search(rf'\b{key}="([^"]+)"', head)[1] for key in ("width", "height", "viewBox")] for head in heads]
+    assert sides[0] == sides[1]
+    image = BeautifulSoup(f"<img src='{stills.data_url(small)}'>", "html.parser").img["src"]
+    assert not {"#", "'"} & set(image)
+    assert drawn(unquote(image.split(",", 1)[1])) == drawn(svg)
 
 
 def test_the_same_figure_gives_the_same_bytes_in_another_process():
@@ -97,7 +150,7 @@ def test_unresolved_is_hatched_in_the_book_and_flat_grey_in_lab():
     made = figures.figure(bars, name="states", caption="c", alt="a")
     still = unquote(soup(made).img["src"])
     assert '<pattern id="companion-hatch"' in still
-    assert "url(#companion-hatch)" in still.replace("%22", '"')
+    assert "url(#companion-hatch)" in still
     assert palette.HATCH not in json.dumps(made.data["application/vnd.vegalite.v6+json"])
 
 
@@ -145,13 +198,35 @@ def test_tables_have_headers_with_scope_and_show_what_is_missing():
     assert page.caption.text == "A table"
     assert [th.text for th in page.select('thead th[scope="col"]')] == ["arm", "estimate", "known"]
     assert [th.text for th in page.select('tbody th[scope="row"]')] == DATA["arm"].tolist()
-    ids = {element["id"] for element in page.select("[id]")}
-    for cell in page.select("td"):
-        assert set(cell["headers"].split() if isinstance(cell["headers"], str) else cell["headers"]) <= ids
     cells = [td.text for td in page.select("td")]
     assert cells == ["0.500 [0.250, 0.750]", "yes", "–", "?"]
     assert [abbr["title"] for abbr in page.select("td abbr")] == ["undefined", "unresolved"]
     assert page.select_one(".companion-scroll")["tabindex"] == "0"
+
+
+WIDE = pd.DataFrame(
+    {
+        "route": ["global_dense"],
+        "it's a \\ name": ["words and more words"],
+        "recall": [0.5],
+        "low": [0.25],
+        "high": [0.75],
+        "a long heading": [0.125],
+    }
+)
+
+
+def test_a_table_too_wide_for_a_phone_carries_the_names_of_its_columns():
+    page = BeautifulSoup(table_html(WIDE, name="t", intervals={"recall": ("low", "high")}), "html.parser")
+    assert "companion-stack" in page.table["class"]
+    said = dict(part.split(":", 1) for part in page.table["style"].strip(";").split(";"))
+    assert list(said.values()) == [r"'it\'s a \\ name'", "'recall'", "'a long heading'"]
+    headings = [th.text for th in page.select("thead th")][1:]
+    assert [value[1:-1].replace("\\'", "'").replace("\\\\", "\\") for value in said.values()] == headings
+    assert page.select_one("td > span").text == "[0.250, 0.750]"
+    narrow = BeautifulSoup(table_html(WIDE[["route", "low"]], name="t"), "html.parser")
+    assert narrow.table["class"] == ["companion-table"]
+    assert not narrow.table.has_attr("style")
 
 
 def test_a_table_refuses_columns_that_do_not_exist():

@@ -122,7 +122,8 @@ def point_at_sources(app: Sphinx, pagename: str, templatename: str, context: dic
 def add_script(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Load the charts' script on pages that hold a chart, and nowhere else."""
     if 'data-companion="chart"' in (context.get("body") or ""):
-        app.add_js_file(SCRIPT, loading_method="defer")
+        # Before MathJax (500), which is three times as long: the first figure need not wait for it.
+        app.add_js_file(SCRIPT, loading_method="defer", priority=400)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -45,14 +45,11 @@ _ROWS = (
 _FETCH = {"C13": "companion fetch evidence"}
 _COLUMNS = {
     "claim": "claim",
-    "finding": "finding",
+    "finding": "finding, population",
     "published": "published",
     "value": "here",
     "status": "status",
-    "verdict": "agree?",
-    "population": "population",
-    "computed": "computed in",
-    "command": "repeat with",
+    "computed": "computed in, repeat with",
 }
 
 
@@ -177,25 +174,32 @@ def claims_table(rows: pd.DataFrame, *, name: str, caption: str, link: str = "{c
 
 
 def _with_links(body: str, rows: pd.DataFrame, link: str) -> str:
-    """Mark each row with what it can be filtered by, and make the last two cells a link and code."""
+    """Mark each row with what it can be filtered by; add verdict, link and command to the cells they belong to."""
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(body, "html.parser")
+
+    def add(cell: Any, name: str, text: str, **attributes: str) -> None:
+        part = soup.new_tag(name, attrs=attributes)
+        part.string = text
+        cell.append(part)
+
     for element, row in zip(soup.select("tbody tr"), rows.astype("object").to_dict("records"), strict=True):
         element["data-stage"], element["data-status"] = str(row["stage"]), str(row["status"])
-        *_, status, _, _, computed, command = element.find_all("td")
+        finding, *_, status, computed = element.find_all("td")
+        finding.append(" ")
+        add(finding, "span", str(row["population"]), **{"class": "companion-beside"})
         status["title"] = str(row["note"])
+        if row["verdict"] != "–":
+            status.append(" ")
+            add(status, "span", str(row["verdict"]), **{"class": "companion-beside"})
         if row["computed"] != "–":
             target = link.format(chapter=row["computed"]) + ("#" + str(row["anchor"]) if row["anchor"] else "")
-            anchor = soup.new_tag("a", href=target)
-            anchor.string = str(row["computed"])
             computed.clear()
-            computed.append(anchor)
+            add(computed, "a", str(row["computed"]), href=target)
         if row["command"] != "–":
-            code = soup.new_tag("code")
-            code.string = str(row["command"])
-            command.clear()
-            command.append(code)
+            computed.append(" ")
+            add(computed, "code", str(row["command"]))
     return str(soup)
 
 

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import pandas as pd
 
 from companion.errors import InputError
-from companion.figures import theme
+from companion.figures import stills, theme
 from companion.figures.parameters import find_parameters, parameters_frame, read_parameters
 from companion.figures.tables import Format, check_name, csv_link, inline_markdown, table_html
 from companion.figures.text import interval, number
@@ -83,7 +82,7 @@ def figure(
         _image(svg, alt, width, height, "companion-still") if svg else "",
         "</div>",
         '<div class="companion-controls"></div>',
-        f'<script type="application/json" class="companion-spec">{_script_json(spec)}</script>',
+        f'<script type="application/json" class="companion-spec">{_script_json(_in_columns(spec))}</script>',
         f"<figcaption>{inline_markdown(caption)}</figcaption>",
         _behind(behind, name, caption, formats, intervals),
         "</figure>",
@@ -312,11 +311,10 @@ def parameters_table(namespace: Mapping[str, Any] | None = None, source: str | N
     caption = "Value in force, default and meaning. `companion rerun` gives any of them another value."
     body = table_html(frame.drop(columns="changed"), name="parameters", caption=caption)
     for name in frame.loc[frame["changed"], "parameter"]:
-        # The stub cell heads the row; the mark is text, so that it does not depend on colour.
-        head = re.compile(rf'(<th scope="row"[^>]*)(class="[^"]*")(>){re.escape(html.escape(name))}</th>')
-        body = head.sub(
-            rf'\1class="gt_row gt_left gt_stub companion-changed"\3{name} <strong>changed</strong></th>', body
-        )
+        # The cell heads its row; the mark is text, so that it does not depend on colour.
+        plain = f'<th scope="row">{html.escape(name)}</th>'
+        marked = f'<th scope="row" class="companion-changed">{html.escape(name)} <strong>changed</strong></th>'
+        body = body.replace(plain, marked, 1)
     state = "" if changed else " companion-unchanged"
     # Folded while everything is at its default: names that the text has not explained yet need not stand in its way.
     fold = f"<details{' open' if changed else ''}><summary>Parameters of this page: {said}</summary>{body}</details>"
@@ -428,15 +426,12 @@ def _still(spec: Mapping[str, Any]) -> tuple[str, int, int]:
         svg = re.sub(r"(<svg[^>]*>)", lambda match: match[1] + theme.HATCH_DEFS, svg, count=1)
     head = svg[: svg.index(">")]
     width, height = (float(re.search(rf'\b{side}="([\d.]+)"', head)[1]) for side in ("width", "height"))  # type: ignore[index]
-    return svg, round(width), round(height)
+    return stills.compact(svg), round(width), round(height)
 
 
 def _image(svg: str, alt: str, width: int, height: int, classes: str) -> str:
-    source = "data:image/svg+xml," + quote(svg, safe=" =:/,;!$()*@~?[]{}|^")
-    source = source.replace("'", "%27")
-    return (
-        f'<img class="{classes}" width="{width}" height="{height}" alt="{html.escape(alt, quote=True)}" src="{source}">'
-    )
+    words = html.escape(alt, quote=True)
+    return f'<img class="{classes}" width="{width}" height="{height}" alt="{words}" src=\'{stills.data_url(svg)}\'>'
 
 
 def _dark(svg: str) -> str:
@@ -453,6 +448,20 @@ def _for_lab(spec: Mapping[str, Any]) -> dict[str, Any]:
     result = theme.flat(theme.literal(_merged(spec, theme.vega_config())))
     result["config"]["background"] = theme.INK["light"]["--companion-paper"]
     return {"$schema": alt_module.SCHEMA_URL, **result}
+
+
+def _in_columns(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Write each data set as its column names, once, and rows of values; figures.js puts it back."""
+    if "datasets" not in spec:
+        return dict(spec)
+    written: dict[str, Any] = {}
+    for name, rows in spec["datasets"].items():
+        table = isinstance(rows, list) and bool(rows) and all(isinstance(row, dict) for row in rows)
+        if table and all(list(row) == list(rows[0]) for row in rows):
+            written[name] = {"columns": list(rows[0]), "rows": [list(row.values()) for row in rows]}
+        else:
+            written[name] = rows
+    return {**spec, "datasets": written}
 
 
 def _script_json(spec: Mapping[str, Any]) -> str:

@@ -10,6 +10,10 @@ const NARROW = 600;
 // Room that axes and labels of one part take beside its plotting area.
 const MARGIN = 130;
 
+// Milliseconds without a move after which a slider has been set, and how many marks one would listen to.
+const SETTLED = 500;
+const FEW = 8;
+
 // Vega asks its loader for every URL; this one knows none.
 const loader = {
   load: () => Promise.reject(new Error("figures load nothing")),
@@ -70,13 +74,14 @@ function legendColumns(spec, width) {
 }
 
 // How a composed chart fits `width`: side by side and shrunk, or stacked. Single charts follow by themselves.
-function fitted(spec, width) {
+// `margin` is the room that each part needs beside its plotting area.
+function fitted(spec, width, margin) {
   const result = structuredClone(spec);
   const parts = result.hconcat || result.concat;
   if (parts) {
     const narrow = width < NARROW;
     const columns = narrow ? 1 : result.hconcat ? parts.length : Math.min(result.columns || parts.length, parts.length);
-    const room = Math.max(140, Math.floor(width / columns) - MARGIN);
+    const room = Math.max(140, Math.floor(width / columns) - margin);
     for (const part of parts) {
       if (typeof part.width === "number") part.width = narrow ? room : Math.min(part.width, room);
     }
@@ -88,15 +93,15 @@ function fitted(spec, width) {
     }
   } else if (result.vconcat) {
     for (const part of result.vconcat) {
-      if (typeof part.width === "number") part.width = Math.min(part.width, Math.max(140, width - MARGIN));
+      if (typeof part.width === "number") part.width = Math.min(part.width, Math.max(140, width - margin));
     }
   } else {
-    fitFacets(result, width);
+    fitFacets(result, width, margin);
   }
   return result;
 }
 
-function fitFacets(spec, width) {
+function fitFacets(spec, width, margin) {
   const encoding = spec.encoding || {};
   const inner = spec.spec || spec;
   if (!(spec.facet || encoding.facet || encoding.column || encoding.row)) return;
@@ -106,9 +111,9 @@ function fitFacets(spec, width) {
     const wanted = wrap.columns || 99;
     const columns = Math.max(1, Math.min(wanted, Math.floor((width - 70) / (part + 24))));
     wrap.columns = columns;
-    if (columns === 1) inner.width = Math.min(part, Math.max(140, width - MARGIN));
+    if (columns === 1) inner.width = Math.min(part, Math.max(140, width - margin));
   } else if (encoding.row && !encoding.column) {
-    inner.width = Math.min(part, Math.max(140, width - MARGIN));
+    inner.width = Math.min(part, Math.max(140, width - margin));
   }
 }
 
@@ -131,8 +136,51 @@ function element(figure, name) {
   return figure.querySelector(".companion-" + name);
 }
 
-async function draw(figure) {
+// Data sets travel as column names and rows of values; Vega-Lite wants one object a row.
+function specification(figure) {
   const spec = JSON.parse(element(figure, "spec").textContent);
+  for (const [name, data] of Object.entries(spec.datasets || {})) {
+    if (!data.columns) continue;
+    const { columns, rows } = data;
+    spec.datasets[name] = rows.map((row) => Object.fromEntries(row.map((value, place) => [columns[place], value])));
+  }
+  return spec;
+}
+
+// How much each part of a row of parts must give up for the drawn chart to fit.
+function tooWide(live, width) {
+  const drawing = live.querySelector("svg");
+  const over = drawing ? Number(drawing.getAttribute("width")) - width : 0;
+  if (over < 2) return 0;
+  const tops = Array.from(live.querySelectorAll(".role-scope"), (part) => Math.round(part.getBoundingClientRect().top));
+  const beside = Math.max(1, ...tops.map((top) => tops.filter((other) => other === top).length));
+  return Math.ceil(over / beside);
+}
+
+async function embed(figure, spec, width, margin) {
+  const holder = document.createElement("div");
+  // The element around it carries role and text alternative; single marks would only repeat them.
+  holder.setAttribute("aria-hidden", "true");
+  element(figure, "live").replaceChildren(holder);
+  const narrow = width < NARROW;
+  const fit = spec.width !== "container" ? fitted(spec, width, margin) : spec;
+  if (narrow) breakTitles(fit, width - MARGIN);
+  const legend = { ...CONFIG.legend, columns: legendColumns(spec, width) };
+  const options = {
+    mode: "vega-lite",
+    config: narrow ? { ...CONFIG, legend } : CONFIG,
+    renderer: "svg",
+    actions: false,
+    loader,
+    tooltip: { theme: "companion" },
+    bind: element(figure, "controls"),
+    ast: false,
+  };
+  return quietly(() => vegaEmbed(holder, fit, options));
+}
+
+async function draw(figure) {
+  const spec = specification(figure);
   const canvas = element(figure, "canvas");
   const live = element(figure, "live");
   const width = Math.floor(canvas.clientWidth);
@@ -145,27 +193,14 @@ async function draw(figure) {
   }
   const state = before ? before.view.getState({ data: () => false, signals: (name) => bound(spec).has(name) }) : null;
   if (before) before.finalize();
-  const holder = document.createElement("div");
-  // The element around it carries role and text alternative; single marks would only repeat them.
-  holder.setAttribute("aria-hidden", "true");
-  live.replaceChildren(holder);
   figure.classList.add("companion-drawing");
-  const narrow = width < NARROW;
-  const fit = composed ? fitted(spec, width) : spec;
-  if (narrow) breakTitles(fit, width - MARGIN);
-  const legend = { ...CONFIG.legend, columns: legendColumns(spec, width) };
-  const config = narrow ? { ...CONFIG, legend } : CONFIG;
-  const options = {
-    mode: "vega-lite",
-    config,
-    renderer: "svg",
-    actions: false,
-    loader,
-    tooltip: { theme: "companion" },
-    bind: element(figure, "controls"),
-    ast: false,
-  };
-  const result = await quietly(() => vegaEmbed(holder, fit, options));
+  let result = await embed(figure, spec, width, MARGIN);
+  // Labels are as long as they are: a composed chart that came out too wide is drawn again with more room for them.
+  const over = composed ? tooWide(live, width) : 0;
+  if (over) {
+    result.finalize();
+    result = await embed(figure, spec, width, MARGIN + over);
+  }
   if (state) await result.view.setState(state).runAsync();
   drawn.set(figure, { view: result.view, width, finalize: result.finalize });
   figure.classList.remove("companion-drawing");
@@ -179,15 +214,46 @@ function bound(spec) {
 
 // Vega names its inputs after signals; say which value each slider has to those who do not see it.
 function label(figure) {
-  for (const input of element(figure, "controls").querySelectorAll("input, select")) {
+  const controls = element(figure, "controls");
+  for (const input of controls.querySelectorAll("input, select")) {
     if (input.closest("label")) continue;
     const name = input.closest(".vega-bind") && input.closest(".vega-bind").querySelector(".vega-bind-name");
     if (name) input.setAttribute("aria-label", name.textContent);
   }
+  if (!controls.querySelector("input, select") || element(figure, "told")) return;
+  const told = document.createElement("p");
+  told.className = "companion-told companion-sr";
+  told.setAttribute("role", "status");
+  figure.append(told);
+  let timer = 0;
+  controls.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => (told.textContent = reading(figure)), SETTLED);
+  });
+}
+
+// What the chart says now, in words, for a screen reader: what is written in it, or else its few topmost marks.
+function reading(figure) {
+  const marks = Array.from(figure.querySelectorAll(".companion-live .role-mark"));
+  const written = marks.flatMap((mark) => Array.from(mark.querySelectorAll("text[aria-label]"), sentence));
+  const few = marks
+    .map((mark) => Array.from(mark.querySelectorAll("[aria-label]"), (part) => part.getAttribute("aria-label")))
+    .filter((words) => words.length > 0 && words.length <= FEW);
+  const said = written.length ? written : few.length ? few[few.length - 1] : ["The chart has changed."];
+  return Array.from(new Set(said)).join(". ");
+}
+
+// A text mark with the names it belongs to, as in "global_dense: 0.780"; its bare numbers repeat what it says.
+function sentence(text) {
+  const parts = text.getAttribute("aria-label").split("; ").map((part) => part.split(": ").slice(1).join(": "));
+  const names = parts.filter((part) => part && part !== text.textContent && Number.isNaN(parseFloat(part.replace("−", "-"))));
+  return names.concat(text.textContent).join(": ");
 }
 
 async function drawAll(figures) {
   for (const figure of figures) {
+    // Between two charts the browser may show the first and answer its reader.
+    await new Promise((done) => setTimeout(done));
     try {
       await draw(figure);
     } catch (error) {
