@@ -141,6 +141,15 @@ def test_findings_are_named_once_and_stay_with_one_population():
     assert values["alpha_prohibited"] == pytest.approx(table["prohibited"], abs=1e-6)
 
 
+def test_a_finding_names_a_published_value_only_at_its_own_depth():
+    def reading(top_k):
+        rows = findings._support("rhelm", top_k, {"replicates": 50, "confidence": 0.95, "seed": 0})
+        return next(row["reading"] for row in rows if row["name"] == "rhelm_evidence_recall")
+
+    assert reading(20) == "published under another encoder: +0.102"
+    assert reading(10) == "not in the paper"
+
+
 def test_the_data_card_lists_every_file_with_its_sum():
     card = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
     listed = datacard.listed(card)

@@ -13,7 +13,6 @@ from companion.corpora.frozen import load_frozen
 from companion.retrieval.checks import namespace_never_worse
 
 COLUMNS = ("name", "question", "estimate", "low", "high", "population", "reading", "chapter")
-_PAPER = {"rhelm": "rhelm_top_20"}
 _WIDE, _NARROW, _RANDOM = "global_dense", "namespace_dense", "size_matched_random_partition"
 _Z = 1.959963984540054  # of the simulation error in the row on coverage
 
@@ -156,7 +155,9 @@ def _support(corpus: str, top_k: int, settings: dict[str, Any]) -> Iterator[dict
     """Ask one frozen corpus whether the namespace helps, whether identity or size does it, and what it leaves."""
     records = load_frozen(corpus, arms=[_WIDE, _NARROW, _RANDOM])
     study = studies.support(records, reference=_WIDE, top_k=top_k, **settings)
-    quoted = published.figures().query("contrast == @_PAPER.get(@corpus) and subject == @_CONTRAST")
+    told = published.figures()
+    # A figure of another depth is no counterpart.
+    quoted = told[(told["contrast"] == f"{corpus}_top_{top_k}") & (told["subject"] == _CONTRAST)]
     published_levels = dict(zip(quoted["metric"], quoted["published"], strict=True))
     names = {"evidence_recall": "evidence_recall", "loss": "penalized_admissibility_upper_risk"}
     for metric, theirs in names.items():
