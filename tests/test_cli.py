@@ -76,6 +76,25 @@ def test_score_json_has_the_contract_s_keys_and_null_for_undefined(run, folder):
     assert (result["settings"]["seed"], result["settings"]["replicates"]) == (0, 50)
 
 
+def test_an_undefined_macro_value_says_which_source_made_it_so(run, folder):
+    rankings = pd.read_csv(folder / "rankings.csv")
+    rankings = rankings[(rankings["arm"] == "x") | (rankings["query_id"] != "q4")]  # y misses all of source t
+    rankings.to_csv(folder / "rankings.csv", index=False)
+    _, out, _ = run("score", *tables(folder), "--reference", "x", "--replicates", 50, "--json")
+    result = json.loads(out)
+    (macro,) = [row for row in result["arms"] if (row["arm"], row["source"]) == ("y", "macro")]
+    assert macro["upper_bound"] is None
+    said = {(row["arm"], row["reference"], row["metric"]): row for row in result["undefined"]}
+    for reference in (None, "x"):  # the arm's own value, and its difference from x
+        bound = said["y", reference, "upper_bound"]
+        assert (bound["estimate"], bound["undefined_in"], bound["undefined_replicates"]) == (None, ["t"], 50)
+        assert ("y", reference, "evidence_recall") not in said
+    assert ("x", None, "upper_bound") not in said
+    assert said["x", None, "candidates_scored"]["undefined_in"] == ["s", "t"]  # there is no table of work
+    _, out, _ = run("score", *tables(folder), "--replicates", 50)
+    assert "–: y reaches the target for no query of t: its means over sources are undefined." in out
+
+
 def test_per_query_file_has_the_contract_s_columns(run, folder):
     out = folder / "per.csv"
     assert run("score", *tables(folder), "--replicates", 10, "--per-query", out)[0] == 0

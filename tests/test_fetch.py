@@ -150,7 +150,7 @@ def test_a_clone_serves_committed_files_whatever_lies_in_its_work_tree(upstream,
 
 
 def test_a_clone_inside_another_repository_is_told_from_a_plain_folder_in_one(upstream, target):
-    with pytest.raises(InputError, match="not a git repository"):
+    with pytest.raises(InputError, match=r"upstream/bench: lacks bench/data"):
         fetch.fetch("gatemem", str(upstream.folder / "bench"))
     assert_nothing_whole(target)
 
@@ -471,13 +471,23 @@ def test_git_too_old(upstream, home, target, monkeypatch):
         ("https://nowhere.invalid/GateMem", "network or the host cannot be reached"),
         ("http://127.0.0.1:9/GateMem", "network or the host cannot be reached"),
         ("file:///nowhere/at/all", "no repository at this address"),
-        ("neither-folder-nor-address", "neither a folder nor the address"),
+        ("neither-folder-nor-address", "neither a folder nor the address of a repository; expected a clone of"),
+        ("", "nothing is named; expected a clone of"),
         ("--upload-pack=touch /tmp/x:y", "neither a folder nor the address"),
     ],
 )
 def test_addresses_that_lead_nowhere(upstream, target, address, message):
     with pytest.raises(InputError, match=message) as refusal:
         fetch.fetch("gatemem", address)
+    assert "\n" not in str(refusal.value)
+    assert_nothing_whole(target)
+
+
+def test_a_folder_that_is_something_else_is_told_what_it_lacks_and_what_was_expected(home, target, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("x")
+    with pytest.raises(InputError, match=r"other: lacks bench/data/.*; expected a clone of .*GateMem") as refusal:
+        fetch.fetch("gatemem", str(tmp_path / "other"))
     assert "\n" not in str(refusal.value)
     assert_nothing_whole(target)
 

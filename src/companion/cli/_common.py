@@ -91,5 +91,9 @@ def _cell(value: Any) -> str:
         return "–"
     if isinstance(plain, float):
         return f"{plain:,.1f}" if abs(plain) >= 1000 else f"{plain:.4f}"
-    text = str(plain)
+    return printable(str(plain))
+
+
+def printable(text: str) -> str:
+    """Escape what would steer a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json
+from companion.cli._common import JSON_OPTION, print_json, printable
 
 if TYPE_CHECKING:
     from companion.importers import Imported
@@ -113,6 +113,6 @@ def _write(made: Imported, out: Path, fmt: str, as_json: bool) -> None:
         print_json({"files": written, "rows": rows, "notes": made.notes, **made.lists})
         return
     for note in made.notes:
-        typer.echo("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in note))
+        typer.echo(printable(note))
     typer.echo(f"{out}: " + ", ".join(f"{name} {count:,}" for name, count in rows.items()))
     typer.echo(f"Next: companion audit {out} --out report.html")

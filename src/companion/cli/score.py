@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import pandas as pd
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json, print_table, records
+from companion.cli._common import JSON_OPTION, print_json, print_table, printable, records
 
 if TYPE_CHECKING:
     from companion.scoring import Summary
@@ -123,6 +124,7 @@ def report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
                 "contrasts": records(macro[list(_CONTRAST_COLUMNS)]),
                 "source_contrasts": records(summary.contrasts[summary.contrasts["source"] != "macro"]),
                 "intervals": records(summary.intervals),
+                "undefined": records(pd.concat([undefined(summary.intervals), undefined(summary.contrasts)])),
                 "settings": settings,
             }
         )
@@ -136,11 +138,41 @@ def report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
     if len(macro):
         shown = macro[macro["metric"].isin(["evidence_recall", "feasible_rate", "loss", *_COMPONENTS])]
         print_table(shown, f"Minus {settings['reference']}", _CONTRAST_COLUMNS)
+    # Bounds are undefined for this reason alone; other values may also lack a table or a settled label.
+    gaps = undefined(summary.intervals)
+    for row in gaps[(gaps["metric"] == "upper_bound") & gaps["estimate"].isna()].to_dict("records"):
+        where = ", ".join(row["undefined_in"])
+        said = f"–: {row['arm']} reaches the target for no query of {where}: its means over sources are undefined."
+        typer.echo(printable(said))
     level = f"{100 * settings['confidence']:g}%"
     typer.echo(
         f"{level} percentile intervals, {settings['replicates']} replicates over {settings['n_clusters']} groups, "
         f"seed {settings['seed']}; recall is evaluable for {100 * settings['evaluable_share']:.1f}% of queries."
     )
+
+
+def undefined(rows: pd.DataFrame) -> pd.DataFrame:
+    """List the macro values that are undefined, or were in some replicate, with the sources that made them so.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        ``arm``, perhaps ``reference``, ``source``, ``metric``, ``estimate``, ``undefined_replicates``.
+
+    Returns
+    -------
+    DataFrame
+        ``arm``, ``reference`` (missing for an arm's own value), ``metric``, ``estimate``, ``undefined_in`` (list of the
+        sources without an estimate: a mean over sources needs them all), ``undefined_replicates``.
+    """
+    key = [name for name in ("arm", "reference", "metric") if name in rows]
+    macro = rows[(rows["source"] == "macro") & (rows["estimate"].isna() | (rows["undefined_replicates"] > 0))]
+    own = rows[(rows["source"] != "macro") & rows["estimate"].isna()].groupby(key)["source"].agg(list).to_dict()
+    places = zip(*(macro[name] for name in key), strict=True)
+    found = macro.assign(
+        undefined_in=pd.Series([own.get(place, []) for place in places], index=macro.index, dtype=object)
+    )
+    return found.reindex(columns=["arm", "reference", "metric", "estimate", "undefined_in", "undefined_replicates"])
 
 
 _COMPONENTS = ("infeasibility_component", "prefix_component")

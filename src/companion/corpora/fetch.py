@@ -176,25 +176,31 @@ def _already_here(upstream: Upstream, target: Path, replace: bool) -> Fetched | 
 
 def _bring(job: _Job, source: str | None, unverified: bool) -> Fetched:
     address = job.upstream.url if source is None else source
+    if not address:
+        raise InputError(f"--from '': nothing is named; expected {_expected(job.upstream)}")
     folder = Path(address).expanduser()
     if source is not None and folder.is_dir() and not _is_repository(folder):
         stamp, action = _copy(job, folder, unverified), "copied"
     else:
-        stamp, action = _fetch_revision(job, _address(address, folder)), "fetched"
+        stamp, action = _fetch_revision(job, _address(address, folder, job.upstream)), "fetched"
     lacking = missing_layout(job.files, job.upstream)
     if lacking:
         shutil.rmtree(job.partial)
-        raise InputError(f"{address}: not a whole copy of {job.upstream.name}: it lacks {lacking}")
+        raise InputError(f"{address}: lacks {lacking}; expected {_expected(job.upstream)}")
     stamp.write(job.files)
     _settle(job)
     return Fetched(job.upstream.name, job.target, action, state(job.target, job.upstream.name), stamp)
 
 
-def _address(address: str, folder: Path) -> str:
+def _expected(upstream: Upstream) -> str:
+    return f"a clone of {upstream.url}, its address, or a folder with its files at {upstream.revision[:12]}"
+
+
+def _address(address: str, folder: Path, upstream: Upstream) -> str:
     if folder.is_dir():
         return folder.resolve().as_uri()
     if address.startswith("-") or ("://" not in address and ":" not in address):
-        raise InputError(f"{address}: neither a folder nor the address of a git repository")
+        raise InputError(f"{address}: neither a folder nor the address of a repository; expected {_expected(upstream)}")
     return address
 
 
@@ -387,6 +393,9 @@ def _refuse_pointers(job: _Job, paths: Sequence[str], origin: str) -> None:
 def _copy(job: _Job, folder: Path, unverified: bool) -> Stamp:
     """Copy plain files, confirmed as the pinned tree by hashing, or openly unconfirmed."""
     upstream = job.upstream
+    lacking = missing_layout(folder, upstream)
+    if lacking:
+        raise InputError(f"{folder}: lacks {lacking}; expected {_expected(upstream)}")
     if job.partial.exists():
         shutil.rmtree(job.partial)
     job.files.mkdir(parents=True)
