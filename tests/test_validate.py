@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -211,6 +212,31 @@ def test_a_folder_in_the_place_of_a_table_is_a_fault_not_an_absence(tmp_path):
     (tmp_path / "labels.csv").mkdir()
     faults = examine_folder(tmp_path, required=("memories", "queries")).faults
     assert any("labels.csv" in str(fault) for fault in faults)
+
+
+def test_a_thousand_lines_of_every_kind_of_fault_are_each_listed_with_their_place(tmp_path):
+    good(tmp_path)
+    (tmp_path / "labels.csv").unlink()
+    (tmp_path / "rankings.csv").unlink()
+    bad = [
+        b"{broken",
+        b"[1]",
+        b"\xff",
+        b'{"query_id":"q1","memory_id":"m1","policy":"maybe"}',
+        b'{"query_id":"none","memory_id":"m1"}',
+        b'{"query_id":"q1","memory_id":"a\\u0000b"}',
+        b'{"query_id":"q1"}',
+        b'{"query_id":"q1","memory_id":["x"]}',
+        b'{"query_id":"q1","memory_id":"m1","policy":NaN}',
+        b'{"query_id":"q1","query_id":"q1"}',
+    ]
+    (tmp_path / "labels.jsonl").write_bytes(b"".join(bad[n % 10] + b"\n" for n in range(1000)))
+    for command in (["validate"], ["audit", "--out", str(tmp_path / "r.html")]):
+        done = CliRunner().invoke(app, [command[0], str(tmp_path), *command[1:]])
+        assert isinstance(done.exception, InputError)
+        at = {int(number) for number in re.findall(r"^  (?:row \d+ \(|)line (\d+)", done.stdout, flags=re.M)}
+        assert at == set(range(1, 1001)), command
+        assert not (tmp_path / "r.html").exists()
 
 
 # --- one verdict in all commands -----------------------------------------------------------------------------------

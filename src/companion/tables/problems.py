@@ -86,6 +86,8 @@ class Problem:
         place = self.origin
         if self.row is not None:
             place += f", row {self.row}" + (f" (line {self.line})" if self.line is not None else "")
+        elif self.line is not None:  # a line that could not be read is no row
+            place += f", line {self.line}"
         return place + (f", column {self.column}" if self.column else "")
 
     @property
