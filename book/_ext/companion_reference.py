@@ -24,9 +24,12 @@ GLOSSARY = "book/glossary"
 CITE = "book/cite"
 API = "book/api/"
 DATA = "book/data"
+METHODS = "book/methods"
 #: Pages made from code or data rather than from their own text: read again in every build.
-LIVING = (COMMANDS, CITE, DATA)
+LIVING = (COMMANDS, CITE, DATA, METHODS)
 _COMMANDS_MARK, _CITATION_MARK, _CORPORA_MARK = "<!-- commands -->", "<!-- citation -->", "<!-- corpora -->"
+_ARMS_MARK, _CHANNELS_MARK = "<!-- arms -->", "<!-- channels -->"
+_DEMO_MARK, _PUBLISHED_MARK = "<!-- demo -->", "<!-- published -->"
 _MODULES_MARK = re.compile(r"<!-- modules: (.*?) -->")
 _TERM = re.compile(r'<a class="reference internal" href="([^"]*)#(term-[^"]+)">')
 
@@ -81,7 +84,8 @@ def corpora_table() -> str:
                 **counts,
                 "licence": meta["licence"],
                 "origin": str(meta["origin"]).partition(" ")[0],
-                "revision": str(meta["revision"])[:12],
+                "revision": str(meta["revision"])[:12]
+                + (" (unconfirmed)" if "no revision confirmed" in meta["origin"] else ""),
                 "made by": meta["command"],
             }
         )
@@ -89,6 +93,75 @@ def corpora_table() -> str:
         return "This checkout holds no frozen runs.\n"
     caption = "Frozen runs on public corpora in this checkout."
     return str(figures.table(pd.DataFrame(rows), name="frozen-runs", caption=caption).data["text/html"]) + "\n"
+
+
+def arms_table() -> str:
+    """Return the retrieval arms as an HTML table: candidates, score or rule, parameters, repetitions."""
+    import pandas as pd
+
+    from companion import figures, retrieval
+
+    rows = [
+        {
+            "arm": spec.name,
+            "what it does": spec.description,
+            "candidates": spec.candidates,
+            "parameters": ", ".join(f"{key} {_plain(value)}" for key, value in spec.params.items()),
+            "kind": spec.role,
+            "seeds": str(spec.seeds or ""),
+        }
+        for spec in retrieval.known_arms().values()
+    ]
+    caption = "Every arm with its parameters. A control or diagnostic is no method: it shows what a method must beat."
+    return str(figures.table(pd.DataFrame(rows), name="arms", caption=caption).data["text/html"]) + "\n"
+
+
+def _plain(value: Any) -> str:
+    return " and ".join(value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def channels_table() -> str:
+    """Return the channels of metadata corruption as an HTML table."""
+    import pandas as pd
+
+    from companion import corruption, figures
+
+    rows = [
+        {
+            "channel": channel.name,
+            "the filter reads": channel.error,
+            "candidates": {"both": "removes and admits"}.get(channel.direction, channel.direction),
+            "held against": channel.reference,
+        }
+        for channel in corruption.CHANNELS.values()
+    ]
+    caption = "Channels of corruption, what the filter reads wrongly, and the unfiltered route that it is held against."
+    return str(figures.table(pd.DataFrame(rows), name="channels", caption=caption).data["text/html"]) + "\n"
+
+
+def demo_counts() -> str:
+    """Return what our own corpus holds, counted when the page is built."""
+    from companion import corpora, logic
+
+    demo = corpora.load("demo")
+    axes = demo.labels[list(logic.AXES)]
+    open_pairs = axes.isna().any(axis=1).mean()
+    return (
+        f"{len(demo.memories):,} memories, {len(demo.queries):,} questions and {len(demo.labels):,} labelled pairs of "
+        f"{demo.memories['namespace'].nunique()} principals in {demo.memories['source'].nunique()} settings. In "
+        f"{open_pairs:.0%} of the labelled pairs at least one of {', '.join(logic.AXES)} is left open"
+    )
+
+
+def published_counts() -> str:
+    """Return how much of the paper's evidence is committed, counted when the page is built."""
+    from companion import published
+
+    figures, outcomes = published.figures(), published.table("exposure_outcomes")
+    return (
+        f"{len(figures):,} figures, {int(figures['published_low'].notna().sum())} of them with intervals, and "
+        f"{len(outcomes):,} outcomes of paired units from {outcomes['reader'].nunique()} readers"
+    )
 
 
 def public_modules() -> list[str]:
@@ -166,6 +239,9 @@ def fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace(_CITATION_MARK, citation())
     elif docname == DATA:
         source[0] = source[0].replace(_CORPORA_MARK, corpora_table())
+        source[0] = source[0].replace(_DEMO_MARK, demo_counts()).replace(_PUBLISHED_MARK, published_counts())
+    elif docname == METHODS:
+        source[0] = source[0].replace(_ARMS_MARK, arms_table()).replace(_CHANNELS_MARK, channels_table())
     elif docname.startswith(API):
         source[0] = _fill_api(app.env, docname, source[0])
 
