@@ -138,6 +138,36 @@ def prepare(reader: Reader, folder: Path | str, scenarios: ScenarioSet | None = 
     return where
 
 
+def provenance(outcomes: Path | str) -> str:
+    """Say in words where an outcomes table came from, if it lies in a run's folder.
+
+    Parameters
+    ----------
+    outcomes : path
+        An outcomes table.
+
+    Returns
+    -------
+    str
+        Who answered, which scenario set was asked, and how many answers ran out of length, so that a disclosure may be
+        missed in them. Says so where the table lies in no run's folder, or is not the table that the run wrote.
+    """
+    path = Path(outcomes)
+    try:
+        record = json.loads((path.parent / RUN).read_text(encoding="utf-8"))
+        lines = (path.parent / TRANSCRIPTS).read_text(encoding="utf-8").splitlines()
+        cut = sum(bool(json.loads(line)["truncated"]) for line in lines)
+        who, asked, digest = (str(record[name]) for name in ("description", "scenarios", "scenarios_sha256"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return "Where they came from is not recorded beside the file."
+    if path.name not in OUTCOMES:
+        return "Where they came from is not recorded beside the file."
+    ended = f"{cut} of {len(lines)} answers ran out of length: a disclosure may be missed in them."
+    return (
+        f"{who} Asked: scenario set {asked} (SHA-256 {digest[:12]}). {ended if cut else 'No answer ran out of length.'}"
+    )
+
+
 def request_record(request: Request) -> dict[str, Any]:
     """Return a request as it is written to ``requests.jsonl``: everything asked, nothing derived."""
     return {

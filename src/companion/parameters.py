@@ -187,12 +187,12 @@ def _present(*names: str) -> list[str]:
 
 
 def _outcomes(value: Any, values: Values) -> str | None:
-    from companion import tables
+    from companion import exposure, tables
 
     if not isinstance(value, str):
         return "the name of a file, or nothing"
-    if value:
-        tables.read_table(value, "outcomes")  # its own message names file, row and column
+    if value:  # the messages name the file, and the row or the unit that is wrong or missing
+        exposure.validate_outcomes(tables.read_table(value, "outcomes"), value)
     return None
 
 

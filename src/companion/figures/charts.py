@@ -257,7 +257,7 @@ def confidence_explorer(data: pd.DataFrame, *, y: str, level: float, title: str)
         Columns ``y``, ``estimate``, ``level`` (in whole per cent), ``low``, ``high``; one row per item and level.
     y : str
     level : float
-        The level at which the slider starts, in [0, 1].
+        The level at which the slider starts, in [0, 1]; the nearest one that the data hold.
     title : str
         Title of the horizontal axis.
 
@@ -270,7 +270,7 @@ def confidence_explorer(data: pd.DataFrame, *, y: str, level: float, title: str)
     levels = sorted(data["level"].unique())
     chosen = alt.param(
         name="confidence",
-        value=round(100 * level),
+        value=int(min(levels, key=lambda known: abs(known - 100 * level))),
         bind=alt.binding_range(min=int(levels[0]), max=int(levels[-1]), step=1, name="Confidence level, % "),
     )
     base = (
