@@ -240,7 +240,30 @@ def test_settings_travel_with_the_summary(outcomes):
         "stratify": "none",
         "method": "percentile",
         "n_scenarios": 16,
+        "lone_axes": [],
     }
+
+
+def test_an_axis_with_one_scenario_is_named_wherever_intervals_are_shown(outcomes, tmp_path):
+    from typer.testing import CliRunner
+
+    from companion.cli import app
+
+    few = outcomes[outcomes["scenario"].isin(["scope-market", "time-promo", "time-oncall", "policy-medical"])]
+    summary = exposure.summarise(few, replicates=20)
+    assert summary.attrs["settings"]["lone_axes"] == ["principal_scope", "policy_purpose"]
+    note = exposure.lone_axes_note(summary)
+    assert "axis principal_scope, or policy_purpose" in note and "too narrow" in note
+    assert exposure.lone_axes_note(exposure.summarise(few, "none", replicates=20)) == ""
+    assert exposure.lone_axes_note(exposure.summarise(outcomes, replicates=20)) == ""
+    few.to_csv(tmp_path / "few.csv", index=False)
+    ran = CliRunner().invoke(app, ["exposure", str(tmp_path / "few.csv"), "--replicates", "20"])
+    assert note in ran.stdout
+    told = json.loads(CliRunner().invoke(app, ["exposure", str(tmp_path / "few.csv"), "--json"]).stdout)
+    assert told["settings"]["lone_axes"] == ["principal_scope", "policy_purpose"]
+    few[few["scenario"] == "time-promo"].to_csv(tmp_path / "one.csv", index=False)
+    refused = CliRunner().invoke(app, ["exposure", str(tmp_path / "one.csv")])
+    assert "one.csv: only one scenario" in str(refused.exception) + refused.output
 
 
 def test_t_intervals_are_those_of_a_stratified_cluster_sample(outcomes):
@@ -337,6 +360,7 @@ def test_command_prints_what_the_functions_return(outcomes, tmp_path):
         "stratify": "axis",
         "method": "percentile",
         "n_scenarios": 16,
+        "lone_axes": [],
     }
     expected = exposure.summarise(outcomes, replicates=500, seed=2)
     assert printed["effects"] == expected.to_dict(orient="records")

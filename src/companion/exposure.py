@@ -44,6 +44,7 @@ __all__ = [
     "heatmap_table",
     "interval_levels",
     "leave_one_out",
+    "lone_axes_note",
     "scenario_effects",
     "selectivity_gap",
     "sign_flip",
@@ -209,7 +210,8 @@ def summarise(
     DataFrame
         Readers in order of appearance, metrics in the order of ``METRICS``: reader, contrast
         ("exposed_minus_withheld"), metric, estimate, low, high, n (units). ``attrs["settings"]`` records seed,
-        replicates, confidence, stratify, method and n_scenarios.
+        replicates, confidence, stratify, method, n_scenarios, and lone_axes: axes with a single scenario, which when
+        resampled within itself does not vary, so that the intervals are too narrow (`lone_axes_note`).
 
     Raises
     ------
@@ -232,8 +234,31 @@ def summarise(
         "stratify": stratify,
         "method": method,
         "n_scenarios": int(effects["scenario"].nunique()),
+        "lone_axes": _lone_axes(effects) if stratify == "axis" else [],
     }
     return summary
+
+
+def lone_axes_note(summary: pd.DataFrame) -> str:
+    """Say that intervals are too narrow because axes have a single scenario each; empty if none has.
+
+    Parameters
+    ----------
+    summary : DataFrame
+        From `summarise`.
+    """
+    axes = summary.attrs["settings"]["lone_axes"]
+    if not axes:
+        return ""
+    return (
+        f"Only one scenario has axis {', or '.join(axes)}: resampled within its axis it never varies, so these "
+        "intervals are too narrow. Resample all scenarios together instead (stratify none)."
+    )
+
+
+def _lone_axes(effects: pd.DataFrame) -> list[str]:
+    sizes = effects.groupby("axis", sort=False)["scenario"].nunique()
+    return [str(axis) for axis in sizes.index[sizes == 1]]
 
 
 def interval_levels(

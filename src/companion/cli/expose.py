@@ -135,6 +135,8 @@ def _report(done: Any, reader: Reader, as_json: bool) -> None:
     settings = effects.attrs["settings"]
     seed = settings["seed"]
     print_table(effects, f"{reader.description} Exposed minus withheld; scenarios resampled within axes, seed {seed}")
+    if note := exposure.lone_axes_note(effects):
+        typer.echo(note)
     if done.truncated:
         typer.echo(f"{done.truncated} answers ran out of length (--max-tokens): a disclosure may be missed in them.")
     typer.echo(f"Outcomes: {where}. Chapter 04 takes them: companion rerun 04 -p outcomes {where} --out DIR")

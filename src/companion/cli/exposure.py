@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, records
+from companion.errors import InputError
 
 _HELP = """Estimate what a reader discloses because it was shown a candidate.
 
@@ -37,6 +38,8 @@ def exposure(
     from companion.tables import read_table
 
     table = study.validate_outcomes(read_table(outcomes, "outcomes"), origin=str(outcomes))
+    if table["scenario"].nunique() < 2:
+        raise InputError(f"{outcomes}: only one scenario; expected at least two to resample")
     effects = study.summarise(table, stratify, replicates, confidence, seed)  # type: ignore[arg-type]
     parts = {
         "effects": effects,
@@ -55,6 +58,8 @@ def exposure(
         f"{100 * confidence:g}% percentile intervals, {replicates:,} replicates, seed {seed}",
         ["reader", "metric", "estimate", "low", "high", "n"],
     )
+    if note := study.lone_axes_note(effects):
+        typer.echo(f"{note}\n")
     shown = ["reader", "metric", "low", "high", "at_or_below_low", "at_or_above_high", "agree_low", "agree_high"]
     print_table(parts["exact"], "The same intervals enumerated, and the share of seeds that agree", shown)
     print_table(parts["leave_one_out"], "Range of the estimate when one scenario is left out")
