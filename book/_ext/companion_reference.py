@@ -96,7 +96,7 @@ def corpora_table() -> str:
 
 
 def arms_table() -> str:
-    """Return the retrieval arms as an HTML table: candidates, score or rule, parameters, repetitions."""
+    """Return the retrieval arms as an HTML table: what each does, parameters, kind and repetitions."""
     import pandas as pd
 
     from companion import figures, retrieval
@@ -105,10 +105,8 @@ def arms_table() -> str:
         {
             "arm": spec.name,
             "what it does": spec.description,
-            "candidates": spec.candidates,
             "parameters": ", ".join(f"{key} {_plain(value)}" for key, value in spec.params.items()),
-            "kind": spec.role,
-            "seeds": str(spec.seeds or ""),
+            "kind": f"{spec.role}, {spec.seeds} seeds" if spec.seeds else spec.role,
         }
         for spec in retrieval.known_arms().values()
     ]
