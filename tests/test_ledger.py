@@ -493,6 +493,8 @@ def test_recorder_refuses_where_it_happens_and_records_nothing(tmp_path):
         (lambda: ledger.route("q", "r", ["b"], [float("nan")]), "finite"),
         (lambda: ledger.route("q", "r", ["b", "c"], [1.0]), "one per memory"),
         (lambda: ledger.route("q", "r", "bc"), "one id"),
+        (lambda: ledger.retrieved("q", "r", "b", rank=0), "rank 0; expected a whole number of at least 1"),
+        (lambda: ledger.retrieved("q", "r", "b", rank=True), "rank True"),
         (lambda: ledger.retrieved("q", "r", 7), "memory id 7"),
         (lambda: ledger.retrieved("", "r", "b"), "query id ''"),
         (lambda: ledger.stored("\ud800"), "memory id"),
@@ -505,6 +507,23 @@ def test_recorder_refuses_where_it_happens_and_records_nothing(tmp_path):
     ledger.close()
     with pytest.raises(InputError, match="closed"):
         ledger.retrieved("q", "r", "b")
+
+
+def test_a_target_that_was_not_retrieved_is_observed_once_and_may_be_retrieved_later(tmp_path):
+    with Ledger(tmp_path, memories=["a", "b"]) as ledger:
+        ledger.disclosed("q", "r", "b", True)
+        with pytest.raises(InputError, match="memory 'b' was observed before"):
+            ledger.disclosed("q", "r", "b", False)
+        with pytest.raises(InputError, match="memory 'b' is exposed without retrieved"):
+            ledger.exposed("q", "r", "b")
+        ledger.disclosed("q", "other", "b", False)
+        ledger.route("q", "r", ["a", "b"])
+    table = ledger.table().set_index(["arm", "memory_id"])
+    order = [("r", "a"), ("r", "b"), ("other", "b")]
+    assert table["rank"].fillna(-1).loc[order].tolist() == [1, 2, -1]
+    assert table["disclosed"].isna().loc[order].tolist() == [True, False, False]
+    assert table["disclosed"].loc[order[1:]].tolist() == [True, False]
+    assert table["retrieved"].to_dict() == {("r", "a"): True, ("r", "b"): True, ("other", "b"): False}
 
 
 def test_ids_of_any_text_survive(tmp_path):

@@ -104,6 +104,7 @@ class Ledger:
         self._stored: set[str] | None = set(memories) if memories is not None else None
         # (query, arm) -> memory -> the steps it has been through
         self._routes: dict[tuple[str, str], dict[str, set[str]]] = {}
+        self._observed: dict[tuple[str, str], set[str]] = {}  # (query, arm) -> targets observed in its answer
         self._start()
         _follow_forks(self)
 
@@ -172,7 +173,8 @@ class Ledger:
         Raises
         ------
         InputError
-            A memory was not stored or occurs twice in the route, or the lengths differ; nothing is recorded.
+            A memory was not stored or occurs twice in the route, the lengths differ, or the rank is below 1; nothing is
+            recorded.
         """
         if isinstance(memory_ids, str):
             raise InputError(f"route: {memory_ids!r} is one id; expected a sequence of ids")
@@ -180,6 +182,8 @@ class Ledger:
             scores = [float(score) for score in scores]
             if len(scores) != len(memory_ids) or not all(map(math.isfinite, scores)):
                 raise InputError(f"route: scores {scores}; expected {len(memory_ids)} finite numbers, one per memory")
+        if first_rank is not None and (type(first_rank) is not int or first_rank < 1):
+            raise InputError(f"route: rank {first_rank!r}; expected a whole number of at least 1")
         with self._lock:
             held = self._routes.setdefault((_text(query_id, "query"), _text(arm, "route")), {})
             self._check_route(query_id, arm, memory_ids, held)
@@ -228,12 +232,11 @@ class Ledger:
             raise InputError(f"disclosed: {value!r}; expected True, False or None")
         with self._lock:
             self._check_stored(query_id, arm, memory_id, "is a target that was never stored")
-            held = self._routes.setdefault((_text(query_id, "query"), _text(arm, "route")), {})
-            steps = held.get(memory_id)
-            if steps is not None and DISCLOSED in steps:
+            # Apart from the routes: a target may be observed that its route did not retrieve, or not yet.
+            seen = self._observed.setdefault((_text(query_id, "query"), _text(arm, "route")), set())
+            if memory_id in seen:
                 raise InputError(_named(query_id, arm, memory_id, "was observed before"))
-            if steps is not None:
-                steps.add(DISCLOSED)
+            seen.add(memory_id)
             full = self._append(DISCLOSED, query_id, arm, memory_id, None, None, None, value)
         if full:
             self._flush_if_free()
@@ -242,6 +245,7 @@ class Ledger:
         """Forget a route that is over, so that a long-running application keeps no memory of it."""
         with self._lock:
             self._routes.pop((query_id, arm), None)
+            self._observed.pop((query_id, arm), None)
 
     def flush(self) -> int:
         """Write what was recorded; when this returns, a crash no longer loses it.
