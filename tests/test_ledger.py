@@ -495,6 +495,7 @@ def test_recorder_refuses_where_it_happens_and_records_nothing(tmp_path):
         (lambda: ledger.route("q", "r", "bc"), "one id"),
         (lambda: ledger.retrieved("q", "r", "b", rank=0), "rank 0; expected a whole number of at least 1"),
         (lambda: ledger.retrieved("q", "r", "b", rank=True), "rank True"),
+        (lambda: ledger.retrieved("q", "r", "b", rank=1.5), "rank 1.5"),
         (lambda: ledger.retrieved("q", "r", 7), "memory id 7"),
         (lambda: ledger.retrieved("", "r", "b"), "query id ''"),
         (lambda: ledger.stored("\ud800"), "memory id"),
@@ -517,7 +518,8 @@ def test_a_target_that_was_not_retrieved_is_observed_once_and_may_be_retrieved_l
         with pytest.raises(InputError, match="memory 'b' is exposed without retrieved"):
             ledger.exposed("q", "r", "b")
         ledger.disclosed("q", "other", "b", False)
-        ledger.route("q", "r", ["a", "b"])
+        ledger.retrieved("q", "r", "a", rank=np.int64(1))
+        ledger.retrieved("q", "r", "b")
     table = ledger.table().set_index(["arm", "memory_id"])
     order = [("r", "a"), ("r", "b"), ("other", "b")]
     assert table["rank"].fillna(-1).loc[order].tolist() == [1, 2, -1]

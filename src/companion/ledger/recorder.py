@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import secrets
 import threading
@@ -182,8 +183,7 @@ class Ledger:
             scores = [float(score) for score in scores]
             if len(scores) != len(memory_ids) or not all(map(math.isfinite, scores)):
                 raise InputError(f"route: scores {scores}; expected {len(memory_ids)} finite numbers, one per memory")
-        if first_rank is not None and (type(first_rank) is not int or first_rank < 1):
-            raise InputError(f"route: rank {first_rank!r}; expected a whole number of at least 1")
+        first_rank = None if first_rank is None else _rank(first_rank)
         with self._lock:
             held = self._routes.setdefault((_text(query_id, "query"), _text(arm, "route")), {})
             self._check_route(query_id, arm, memory_ids, held)
@@ -506,6 +506,17 @@ def _frame(events: list[list[Any]], segment: str) -> pd.DataFrame:
     table = pd.DataFrame(events, columns=list(_FIELDS), dtype=object)
     table.insert(0, "segment", segment)
     return table.astype(_DTYPES)
+
+
+def _rank(value: object) -> int:
+    """Take a rank as a plain integer, NumPy's own included."""
+    try:
+        rank = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        rank = -1
+    if rank < 1:
+        raise InputError(f"route: rank {value!r}; expected a whole number of at least 1")
+    return rank
 
 
 def _text(value: object, what: str) -> str:
