@@ -8,6 +8,8 @@ import shutil
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -237,6 +239,40 @@ def test_a_thousand_lines_of_every_kind_of_fault_are_each_listed_with_their_plac
         at = {int(number) for number in re.findall(r"^  (?:row \d+ \(|)line (\d+)", done.stdout, flags=re.M)}
         assert at == set(range(1, 1001)), command
         assert not (tmp_path / "r.html").exists()
+
+
+def test_a_row_that_cannot_be_read_makes_no_faults_of_rows_that_name_it(tmp_path):
+    good(tmp_path)
+    path = tmp_path / "memories.csv"
+    for broken in (path.read_bytes().replace(b"m3,", b"\xff,"), path.read_bytes().replace(b"m3,", b"\x01,")):
+        path.write_bytes(broken)
+        found = faults(tmp_path)
+        assert found[["table", "level"]].to_numpy().tolist() == [
+            ["memories", "error"],
+            ["labels", "warning"],
+            ["rankings", "warning"],
+        ]
+        assert found["what"].tolist()[1] == "1 id is not among those of memories.csv that could be read"
+        path.write_bytes(good(tmp_path).joinpath("memories.csv").read_bytes())
+    path.write_text(path.read_text().replace("m0,n", 'm0,"n', 1))  # nothing after the quote can be read
+    found = faults(tmp_path)
+    assert found.loc[found["level"] == "error", "what"].str.contains("nothing after it was examined").tolist() == [True]
+
+
+def test_a_file_of_blank_lines_is_refused_as_reading_refuses_it(tmp_path):
+    good(tmp_path)
+    (tmp_path / "labels.csv").write_bytes(b"\n\n")
+    assert faults(tmp_path)["what"].tolist() == ["the file is empty"]
+
+
+def test_a_parquet_column_that_is_there_twice_is_named(tmp_path):
+    good(tmp_path)
+    (tmp_path / "labels.csv").unlink()
+    columns = [pa.array(["q1"]), pa.array(["m0"]), pa.array(["m0"])]
+    pq.write_table(pa.Table.from_arrays(columns, ["query_id", "memory_id", "memory_id"]), tmp_path / "labels.parquet")
+    assert faults(tmp_path)["what"].tolist() == ["column 'memory_id' appears more than once"]
+    with pytest.raises(InputError, match=r"labels.parquet, column memory_id: .*appears more than once"):
+        load_records(tmp_path)
 
 
 # --- one verdict in all commands -----------------------------------------------------------------------------------

@@ -151,7 +151,9 @@ def examine_folder(path: str | Path, required: Sequence[str] = REQUIRED) -> Fold
         if name in folder.frames:
             canonical[name], faults = examine_rows(folder.frames[name], name, folder.origins[name])
             folder.faults += faults
-    folder.faults += _across(canonical, folder.origins)
+    unread = {fault.table for fault in folder.faults if fault.code == "line"}
+    folder.faults = [fault for fault in folder.faults if fault.code != NO_ROWS or fault.table not in unread]
+    folder.faults += _across(canonical, folder.origins, unread | _unnamed(folder.faults))
     folder.faults = [_renumbered(fault, folder.numbers.get(fault.table)) for fault in folder.faults]
     folder.faults += _strangers(folder.path, set(folder.frames))
     return folder
@@ -267,7 +269,7 @@ def _read(folder: Folder, name: str, file: Path) -> None:
     except InputError as error:
         scan = {"csv": _scan_csv, "jsonl": _scan_jsonl}.get(format_of(file))
         scanned = None if scan is None or not file.is_file() or not file.stat().st_size else scan(file)
-        if scanned is None:
+        if scanned is None or not scanned[-1]:  # where no line is at fault, the file is
             what, _, expected = str(error).removeprefix(f"{file}: ").partition("; expected ")
             problem = Problem(str(file), what, expected or "a table", "repair the file, or write it again")
             folder.faults.append(Fault(name, "file", problem))
@@ -533,13 +535,35 @@ def _rule_fault(rule: Rule, table: pd.DataFrame, row: int, name: str, origin: Or
     return Fault(name, rule.name, problem)
 
 
-def _across(tables: dict[str, pd.DataFrame], origins: dict[str, Origin]) -> list[Fault]:
+def _unnamed(faults: Sequence[Fault]) -> set[str]:
+    """Name the tables in which an id of their own could not be read."""
+    keys = {"memories": "memory_id", "queries": "query_id"}
+    return {f.table for f in faults if f.code == "cell" and f.problem.column == keys.get(f.table)}
+
+
+def _across(tables: dict[str, pd.DataFrame], origins: dict[str, Origin], holed: set[str]) -> list[Fault]:
+    """Compare tables; an id that a table with holes does not list may be one that could not be read there."""
     faults: list[Fault] = []
     for name, borrowed in _BORROWED.items():
         for column, lender in borrowed.items():
             if name in tables and lender in tables and column in tables[name] and column in tables[lender]:
-                faults += _unknown(tables[name][column], name, origins[name], tables[lender][column], origins[lender])
+                found = _unknown(tables[name][column], name, origins[name], tables[lender][column], origins[lender])
+                if found and lender in holed:
+                    found = [_not_compared(name, column, origins[name], Path(origins[lender].label).name, len(found))]
+                faults += found
     return faults + _populations(tables, origins)
+
+
+def _not_compared(name: str, column: str, origin: Origin, lender: str, count: int) -> Fault:
+    problem = Problem(
+        origin.label,
+        f"{count:,} {'ids are' if count > 1 else 'id is'} not among those of {lender} that could be read",
+        f"a {column} listed in {lender}",
+        f"repair {lender} first, and check again",
+        column,
+        level="warning",
+    )
+    return Fault(name, f"unknown_{column}", problem)
 
 
 def _unknown(ids: pd.Series, name: str, origin: Origin, known: pd.Series, lender: Origin) -> list[Fault]:

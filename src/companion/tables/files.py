@@ -255,7 +255,7 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, Origin]:
     try:
         # Opened here, so that a folder of fragments or a URL is never read by accident.
         with path.open("rb") as file:
-            table = pq.read_table(file)
+            table = pq.ParquetFile(file).read()  # a name that is there twice is reported later, with the other faults
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
