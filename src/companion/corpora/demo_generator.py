@@ -17,7 +17,7 @@ policy
 lifecycle
     From state and intent (`companion.logic.lifecycle`). A memory that certainly copies another has the state of its
     original, however it is marked itself; if that is uncertain its state counts as unknown. Forgotten content is
-    out of force under every intent, also for a question about the forgetting: that question is
+    out of force under every known intent, also for a question about the forgetting: that question is
     answered by the record of the request.
 relevant
     Authored: 1 for what answers and for its near copies, 0 for what was judged and for other subjects, unresolved for
