@@ -151,6 +151,7 @@ def test_kinds_survive_a_frozen_copy_without_the_extra_column():
     [
         ({"depths": (0,)}, "at least 1"),
         ({"depths": (9,)}, "depth 9 is deeper than any route; the deepest rank is 8"),
+        ({"depths": (8,), "arms": [ARMS[1]]}, "depth 8 is deeper than any route; the deepest rank is 6"),
         ({"kinds": ("fairness",)}, "no query is of kind fairness; found privacy, safety, utility"),
         ({"arms": ["gone"]}, "unknown arm 'gone'"),
     ],

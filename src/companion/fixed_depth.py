@@ -81,17 +81,20 @@ def fixed_depth_exposure(
     Raises
     ------
     InputError
-        No rankings, an unknown arm, a depth below 1 or deeper than any route, or no query of the kinds asked for.
+        No rankings, an unknown arm, a depth below 1 or deeper than any route of these arms, or no query of the kinds
+        asked for.
 
     Notes
     -----
-    Protocol section 4. Shares are over all queries of a kind, those without any protected memory included.
+    Protocol section 4. Shares are over all queries of a kind, those without any protected memory included. Routes
+    that were stored to a smaller depth than others cannot be told from routes that end there:
+    `corpora.frozen.complete_arms` lists the arms of a frozen run that reach a depth.
     """
     rankings = records.rankings
     if rankings is None or rankings.empty:
         raise InputError("fixed depth: no rankings; expected at least one ranked route")
-    wanted = _check_depths(depths, int(rankings["rank"].max()))
     names = _check_arms(list(pd.unique(rankings["arm"])), arms)
+    wanted = _check_depths(depths, int(rankings["rank"][rankings["arm"].isin(names)].max()))
     kind = kinds_of(records.queries)
     chosen = records.queries[kind.isin(list(kinds)).to_numpy(dtype=bool)]
     if chosen.empty:
