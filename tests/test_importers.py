@@ -166,6 +166,11 @@ def test_malformed_qrels_and_options_are_refused(tmp_path):
         trec.read(run, order="best")
     with pytest.raises(InputError, match="axes relevant"):
         trec.read(run, holds=("relevant",))
+    for bad in ("q Q0 a\x00 1 1.0 t", "q Q0 a 1_0 1.0 t", "q Q0 a 1 1_0 t", "q Q0 a 1 inf t", "q Q0 a 1.0 1 t"):
+        with pytest.raises(InputError, match=r"r, line 2: (a control character|rank .* are not a whole)"):
+            trec.read(write(tmp_path / "r", ["q Q0 z 1 9.0 t", bad]))
+    spaced = trec.read(write(tmp_path / "r", ["q Q0\ta\u00a0b  1 1.0 t "])).records.rankings
+    assert spaced["memory_id"].tolist() == ["a\u00a0b"]  # C programs do not end a field there
     (tmp_path / "b").write_bytes(b"q Q0 \xff 1 1.0 t\n")
     with pytest.raises(InputError, match="line 1: byte 6"):
         trec.read(tmp_path / "b")
@@ -262,7 +267,9 @@ def check_spans(made):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("envelope", ["lines", "list", "data", "pretty", "attributes on top", "otlp"])
+@pytest.mark.parametrize(
+    "envelope", ["lines", "list", "data", "pretty", "attributes on top", "attributes in one string", "otlp"]
+)
 def test_every_shape_gives_the_same_tables(tmp_path, shape, envelope):
     one = span(SHAPES[shape])
     if envelope == "otlp":
@@ -274,6 +281,8 @@ def test_every_shape_gives_the_same_tables(tmp_path, shape, envelope):
     elif envelope == "attributes on top":
         flat = {f"attributes.{key}": value for key, value in one.pop("attributes").items()}
         text = json.dumps({**one, **flat}) + "\n"
+    elif envelope == "attributes in one string":
+        text = json.dumps({**one, "attributes": json.dumps(one["attributes"])}) + "\n"
     else:
         text = {
             "lines": json.dumps(one) + "\n",
@@ -295,8 +304,17 @@ def test_spans_without_documents_are_empty_routes_and_other_kinds_are_left_out(t
     made = openinference.read(write(tmp_path / "s.jsonl", map(json.dumps, rows)), MAPPING)
     assert list(made.records.queries["query_id"]) == ["s1", "s2", "s3"]
     assert set(made.records.rankings["query_id"]) == {"s1"}
-    assert made.notes[0].startswith("3 retriever spans were read; 1 spans of other kinds")
+    assert made.notes[0].startswith("3 retriever spans were read; 1 span of another kind was left out")
     assert "2 retriever spans hold no documents: empty routes (s2, s3)." in made.notes
+
+
+def test_an_otlp_export_brings_the_time(tmp_path):
+    one = {"name": "search", "spanId": "s1", "startTimeUnixNano": "1735689600000000000", "attributes": []}
+    one["attributes"] = [{"key": "openinference.span.kind", "value": {"stringValue": "RETRIEVER"}}]
+    text = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]})
+    made = openinference.read(write(tmp_path / "s.json", [text]))
+    assert made.records.queries["time"].item() == "2025-01-01T00:00:00+00:00"
+    assert made.notes[0].startswith("1 retriever span was read; 0 spans of other kinds were left out")
 
 
 def test_documents_without_ids_repeats_and_missing_scores(tmp_path):
@@ -306,7 +324,7 @@ def test_documents_without_ids_repeats_and_missing_scores(tmp_path):
     assert len(ids) == 2 and ids[0].startswith("content-") and ids[1] == "7"
     assert made.records.rankings["score"].isna().all()
     said = " ".join(made.notes)
-    assert "hash of their content" in said and "stand twice" in said and "Only some documents have a score" in said
+    assert "hash of the content" in said and "twice in a span" in said and "Only some documents have a score" in said
     assert "No query has a namespace" in said
 
 
@@ -340,6 +358,17 @@ def test_arms_that_differ_about_a_pair_leave_the_label_unresolved(tmp_path):
         (SHAPES["flattened"], {"memory": {"owner": "x"}}, "no column 'owner'"),
         (SHAPES["flattened"], {"rules": {}}, "no section 'rules'"),
         (SHAPES["flattened"], {"query": {"namespace": 3}}, "query.namespace: 3; expected a path"),
+        # What cannot be read is not an empty route.
+        ({"retrieval.documents": "[{broken"}, None, "s.jsonl.*, retrieval.documents: the JSON text cannot be read"),
+        ({"retrieval.documents": '[{"document": {"id": "a", "score": NaN}}]'}, None, "NaN is not a JSON value"),
+        ({"retrieval.documents": "hello"}, None, "retrieval.documents: 'hello'; expected documents"),
+        ({"retrieval.documents": [1, 2]}, None, "retrieval.documents.0: 1; expected documents"),
+        ({"retrieval": "[]x"}, None, "retrieval: the JSON text cannot be read"),
+        (flattened([{"id": "a\x00b"}]), None, "document 0, id: 'a.x00b' holds a control character"),
+        (flattened([{"content": "\ud800"}]), None, "document 0, content: .* is not Unicode text"),
+        (flattened([{"id": "\ud800"}]), None, "document 0, id: .* is not Unicode text"),
+        ({"user.id": "a\nb"}, MAPPING, "principal: 'a.nb' holds a control character"),
+        ({"k": "soon"}, {"query": {"intent": "k"}}, "intent: 'soon' is not a known intent; expected one of current"),
         (flattened([{"score": 0.5}]), None, "neither an id nor content"),
         (flattened([{"id": "a", "score": "high"}]), None, "score: 'high'"),
         (flattened([{"id": ["a"]}]), None, "is not an id"),
@@ -393,7 +422,7 @@ def test_requests_become_tables_a_ledger_and_answers(tmp_path):
     assert records.memories.set_index("memory_id").loc["m1", "supersedes"] == "m0"
     assert made.answers.to_numpy().tolist() == [["line-1", "retrieval", "20."]]
     assert records.labels.empty and records.queries.set_index("query_id").loc["q7", "group"] == "q7"
-    assert any("1 of 3 requests do not say what was exposed" in note for note in made.notes)
+    assert any("1 of 3 requests does not say what was exposed" in note for note in made.notes)
     for fmt in ("jsonl", "csv", "parquet"):
         made.write(tmp_path / fmt, fmt)
         again = load_records(tmp_path / fmt)
@@ -416,12 +445,29 @@ def test_requests_become_tables_a_ledger_and_answers(tmp_path):
         ),
         ({"query": "q", "retrieved": [{"id": "a", "score": "x"}]}, "expected a finite number"),
         ({"query": "q", "retrieved": [], "answer": 3}, "answer: 3 is not text"),
+        ({"query": "q", "retrieved": ["a\x1bb"]}, r"line 1, retrieved\[1\]: 'a.x1bb' holds a control character"),
+        (
+            {"query": "q", "retrieved": [{"id": "a", "state": "old"}]},
+            r"retrieved\[1\], state: 'old' is not a known state",
+        ),
+        ({"query": "q", "retrieved": [], "namespace": "a\tb"}, "line 1, namespace: 'a.tb' holds a control character"),
+        ({"query": "q", "retrieved": [], "intent": "soon"}, "line 1, intent: 'soon' is not a known intent"),
+        ({"query": "\ud800", "retrieved": []}, "line 1, text: .* is not Unicode text"),
+        ({"query": "q", "retrieved": [], "answer": "\ud800"}, "line 1, answer: .* is not Unicode text"),
         ([1], "is not an object"),
     ],
 )
 def test_malformed_requests_are_refused(tmp_path, line, said):
     with pytest.raises(InputError, match=said):
         jsonl.read(write(tmp_path / "log.jsonl", [json.dumps(line)]))
+
+
+def test_a_name_given_twice_and_a_broken_line_are_refused(tmp_path):
+    for line, said in [('{"query": "a", "query": "b", "retrieved": []}', "'query' appears more than once"),
+                       ('{"query": "a", "retrieved": [], "k": NaN}', "NaN is not a JSON value"),
+                       ('{"query": "a", "retrieved": [', "line 2: .*expected JSON")]:  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            jsonl.read(write(tmp_path / "log.jsonl", ['{"query": "a", "retrieved": []}', line]))
 
 
 def test_one_id_stands_for_one_query(tmp_path):

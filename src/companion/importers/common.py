@@ -13,7 +13,8 @@ import pandas as pd
 
 from companion.errors import InputError
 from companion.tables import Records, atomic_path, write_table
-from companion.tables.problems import show
+from companion.tables.problems import CONTROL, is_missing, show
+from companion.tables.schema import INTENTS, STATES
 
 FORMATS = ("jsonl", "csv", "parquet")
 
@@ -133,7 +134,7 @@ def refuse(path: str | PathLike[str], faults: Sequence[tuple[int, str]], expecte
 
 
 def load_json(text: str, where: str) -> Any:
-    """Read JSON text, refusing NaN and infinities.
+    """Read JSON text, refusing NaN, infinities, and a name given twice in one object.
 
     Parameters
     ----------
@@ -150,8 +151,15 @@ def load_json(text: str, where: str) -> Any:
     def constant(word: str) -> Any:
         raise ValueError(f"{word} is not a JSON value")
 
+    def once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) < len(items):
+            names = [name for name, _ in items]
+            raise ValueError(f"the name {show(next(n for n in names if names.count(n) > 1))} appears more than once")
+        return found
+
     try:
-        return json.loads(text, parse_constant=constant)
+        return json.loads(text, parse_constant=constant, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: {error.msg} at character {error.pos + 1}; expected JSON") from error
     except (ValueError, RecursionError) as error:
@@ -174,7 +182,62 @@ def as_id(value: Any, where: str) -> str:
     """
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise InputError(f"{where}: {show(value)} is not an id; expected text or a whole number")
-    return str(value)
+    return readable(str(value), "memory_id", where)
+
+
+VOCABULARY = {"state": STATES, "intent": INTENTS}
+
+
+def cell_text(value: Any, column: str, where: str) -> str | None:
+    """Read a field of a memory or a query, or nothing: the empty text is nothing.
+
+    Parameters
+    ----------
+    value : object
+    column : str
+        Column of the table that it goes to.
+    where : str
+        For the message.
+
+    Raises
+    ------
+    InputError
+        For anything but text and numbers, and for what the column cannot hold; names the place in the file.
+    """
+    if is_missing(value):
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"{where}, {column}: {show(value)} is not text; expected text, a number or null")
+    if column in VOCABULARY and value not in VOCABULARY[column]:
+        known = ", ".join(VOCABULARY[column])
+        raise InputError(f"{where}, {column}: {show(value)} is not a known {column}; expected one of {known}, or null")
+    return readable(str(value), column, f"{where}, {column}")
+
+
+def readable(text: str, column: str, where: str) -> str:
+    """Return text that the tables can hold in a column; only prose may hold control characters.
+
+    Raises
+    ------
+    InputError
+        Also for half a surrogate pair, which JSON can smuggle in and no file can hold.
+    """
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{where}: {show(text)} is not Unicode text; expected whole characters") from error
+    if column not in _PROSE and CONTROL.search(text):
+        raise InputError(f"{where}: {show(text)} holds a control character; expected text without")
+    return text
+
+
+_PROSE = ("text", "time", "supersedes")
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Write a number with its noun."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def agree(rows: Iterable[dict[str, Any]], key: str, what: str) -> tuple[pd.DataFrame, int]:

@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 
 from companion.errors import InputError
-from companion.importers.common import Imported, agree, as_id, load_json, text_lines
+from companion.importers.common import Imported, agree, as_id, cell_text, counted, load_json, readable, text_lines
 from companion.tables import Records
 from companion.tables.problems import show
 
@@ -100,6 +100,8 @@ def _request(row: Any, where: str, line: int) -> dict[str, Any]:
     answer = row.get("answer")
     if answer is not None and not isinstance(answer, str):
         raise InputError(f"{where}, answer: {show(answer)} is not text; expected text or null")
+    if answer is not None:
+        readable(answer, "text", f"{where}, answer")
     arm = as_id(row.get("arm", ARM), f"{where}, arm")
     return {
         "query": query,
@@ -118,7 +120,7 @@ def _query(row: dict[str, Any], where: str, line: int) -> dict[str, Any]:
     if not isinstance(given, dict | str):
         raise InputError(f"{where}, query: {show(given)}; expected the question as text, or an object")
     identity = row.get("query_id", own.get("id", own.get("query_id", f"line-{line}")))
-    fields = {name: _text(own.get(name, row.get(name)), f"{where}, {name}") for name in QUERY_FIELDS}
+    fields = {name: cell_text(own.get(name, row.get(name)), name, where) for name in QUERY_FIELDS}
     return {"query_id": as_id(identity, f"{where}, query_id"), **fields}
 
 
@@ -133,7 +135,7 @@ def _memories(row: dict[str, Any], where: str) -> tuple[list[dict[str, Any]], li
         here = f"{where}, retrieved[{place}]"
         own = item if isinstance(item, dict) else {"id": item}
         identity = as_id(own.get("id", own.get("memory_id")), here)
-        fields = {name: _text(own.get(name), f"{here}, {name}") for name in MEMORY_FIELDS}
+        fields = {name: cell_text(own.get(name), name, here) for name in MEMORY_FIELDS}
         memories.append({"memory_id": identity, **fields})
         scores.append(_score(own.get("score"), here))
     return memories, scores
@@ -153,14 +155,6 @@ def _exposed(row: dict[str, Any], ids: list[str], where: str) -> list[str] | Non
     if strange is not None:
         raise InputError(f"{where}, exposed: {show(strange)} was not retrieved; expected ids from retrieved")
     return own
-
-
-def _text(value: Any, where: str) -> str | None:
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{where}: {show(value)} is not text; expected text or null")
-    return str(value)
 
 
 def _score(value: Any, where: str) -> float | None:
@@ -233,10 +227,11 @@ def _notes(requests: list[dict[str, Any]], differing: int, records: Records) -> 
     empty = sum(not r["memories"] for r in requests)
     scores = [score for r in requests for score in r["scores"]]
     facts = {
-        f"{silent:,} of {len(requests):,} requests do not say what was exposed: unresolved in the ledger.": silent,
-        f"{empty:,} requests retrieved nothing: empty routes.": empty,
-        f"{differing:,} memories are described differently by different requests; the first description was "
-        f"kept.": differing,
+        f"{silent:,} of {counted(len(requests), 'request')} {'does' if silent == 1 else 'do'} not say what was "
+        f"exposed: unresolved in the ledger.": silent,
+        f"{counted(empty, 'request')} retrieved nothing: {'an empty route' if empty == 1 else 'empty routes'}.": empty,
+        f"{counted(differing, 'memory is', 'memories are')} described differently by different requests; the first "
+        f"description was kept.": differing,
         "Only some memories have a score; scores were left "
         "out.": any(s is None for s in scores) and any(s is not None for s in scores),
         "No query names a namespace: scope is unresolved.": records.queries["namespace"].isna().all(),

@@ -48,7 +48,7 @@ import numpy as np
 import pandas as pd
 
 from companion.errors import InputError
-from companion.importers.common import Imported, agree, as_id, load_json, some, text_lines
+from companion.importers.common import Imported, agree, as_id, cell_text, counted, load_json, readable, some, text_lines
 from companion.importers.jsonl import MEMORY_FIELDS, QUERY_FIELDS, _grouped, _table
 from companion.tables import Records
 from companion.tables.problems import is_missing, show
@@ -61,9 +61,11 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
     "labels": AXES,
 }
 _DOCUMENT = re.compile(r"retrieval\.documents\.(\d+)\.(?:document\.)?(.+)")
+# What is left under these names once lists and packed JSON are taken apart was neither.
+_NO_DOCUMENTS = re.compile(r"retrieval|retrieval\.documents|retrieval\.documents\.\d+(?:\.document)?")
 _KIND = "openinference.span.kind"
 # Attributes that exporters write as one JSON string.
-_PACKED = re.compile(r"(?:retrieval|retrieval\.documents|retrieval\.documents\.\d+|.*metadata)")
+_PACKED = re.compile(r"(?:attributes|retrieval|retrieval\.documents|retrieval\.documents\.\d+|.*metadata)")
 _DEFAULTS = {"query": {"text": "input.value", "time": "start_time"}, "memory": {"text": "content"}, "labels": {}}
 
 
@@ -177,7 +179,11 @@ def _flat(span: dict[str, Any]) -> dict[str, Any]:
     """Return a span as one level of dotted names; attributes lose their prefix, packed JSON is unpacked."""
     flat: dict[str, Any] = {}
     _flatten(span, "", flat)
-    return {name.removeprefix("attributes."): value for name, value in flat.items()}
+    bare = {name.removeprefix("attributes."): value for name, value in flat.items()}
+    nano = bare.get("startTimeUnixNano")
+    if is_missing(bare.get("start_time")) and str(nano).isdecimal():  # OTLP counts nanoseconds
+        bare["start_time"] = pd.Timestamp(int(str(nano)), unit="ns", tz="UTC").isoformat()
+    return bare
 
 
 def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
@@ -303,12 +309,12 @@ def _route(span: dict[str, Any], where: str, plan: _Plan) -> dict[str, Any]:
         raise InputError(f"{where}: the span has no id; expected context.span_id, or a mapping of query.query_id")
     query = {
         "query_id": as_id(identity, f"{where}, query_id"),
-        **{n: _plain(v, f"{where}, {n}") for n, v in own.items()},
+        **{name: cell_text(value, name, where) for name, value in own.items()},
     }
     route: dict[str, Any] = {"query": query, "arm": as_id(arm, f"{where}, arm"), "where": where}
     route |= {"memories": [], "scores": [], "labels": [], "repeats": 0, "hashed": 0}
     seen: set[str] = set()
-    for place, document in sorted(_documents(span).items()):
+    for place, document in sorted(_documents(span, where).items()):
         here = f"{where}, document {place}"
         memory, hashed = _memory(document, span, plan, here)
         if memory["memory_id"] in seen:
@@ -324,13 +330,25 @@ def _route(span: dict[str, Any], where: str, plan: _Plan) -> dict[str, Any]:
     return route
 
 
-def _documents(span: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+def _documents(span: Mapping[str, Any], where: str) -> dict[int, dict[str, Any]]:
+    """Collect the documents of a span by their place; what stands where documents should be is refused."""
     found: dict[int, dict[str, Any]] = {}
     for name, value in span.items():
         hit = _DOCUMENT.fullmatch(name)
         if hit is not None:
             found.setdefault(int(hit[1]), {})[hit[2]] = value
+        elif _NO_DOCUMENTS.fullmatch(name) and not is_missing(value):
+            raise InputError(f"{where}, {name}: {_why_not(value)}; expected documents, as objects or as JSON text")
     return found
+
+
+def _why_not(value: Any) -> str:
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            load_json(value, "the JSON text cannot be read")
+        except InputError as error:
+            return str(error).partition("; expected")[0]
+    return show(value)
 
 
 def _memory(document: dict[str, Any], span: dict[str, Any], plan: _Plan, where: str) -> tuple[dict[str, Any], bool]:
@@ -342,23 +360,16 @@ def _memory(document: dict[str, Any], span: dict[str, Any], plan: _Plan, where: 
         content = document.get("content")
         if not isinstance(content, str) or not content:
             raise InputError(f"{where}: neither an id nor content; expected document.id or document.content")
+        readable(content, "text", f"{where}, content")
         identity = "content-" + hashlib.sha256(content.encode()).hexdigest()[:16]
     return {
         "memory_id": as_id(identity, f"{where}, id"),
-        **{n: _plain(v, f"{where}, {n}") for n, v in own.items()},
+        **{name: cell_text(value, name, where) for name, value in own.items()},
     }, hashed
 
 
 def _first(span: Mapping[str, Any], *names: str) -> Any:
     return next((span[name] for name in names if not is_missing(span.get(name))), None)
-
-
-def _plain(value: Any, where: str) -> str | None:
-    if is_missing(value):
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{where}: {show(value)} is not text; expected text, a number or null")
-    return str(value)
 
 
 def _score(value: Any, where: str) -> float | None:
@@ -427,11 +438,26 @@ def _notes(routes: list[dict[str, Any]], others: int, differing: int, records: R
     some_scored = 0 < sum(score is not None for score in scores) < len(scores)
     queries, memories = records.queries, records.memories
     facts: list[tuple[str, Any]] = [
-        (f"{len(routes):,} retriever spans were read; {others:,} spans of other kinds were left out.", True),
-        (f"{len(empty):,} retriever spans hold no documents: empty routes ({some(empty)}).", empty),
-        (f"{hashed:,} documents have no id; a hash of their content stands for it.", hashed),
-        (f"{repeats:,} documents stand twice in their span; the first place was kept.", repeats),
-        (f"{differing:,} memories are described differently by different spans; the first was kept.", differing),
+        (
+            f"{counted(len(routes), 'retriever span was', 'retriever spans were')} read; "
+            f"{counted(others, 'span of another kind was', 'spans of other kinds were')} left out.",
+            True,
+        ),
+        (
+            f"{counted(len(empty), 'retriever span holds', 'retriever spans hold')} no documents: empty routes "
+            f"({some(empty)}).",
+            empty,
+        ),
+        (f"{counted(hashed, 'document has', 'documents have')} no id; a hash of the content stands for it.", hashed),
+        (
+            f"{counted(repeats, 'document stands', 'documents stand')} twice in a span; the first place was kept.",
+            repeats,
+        ),
+        (
+            f"{counted(differing, 'memory is', 'memories are')} described differently by different spans; the first "
+            f"description was kept.",
+            differing,
+        ),
         ("Only some documents have a score; scores were left out.", some_scored),
         ("No query has a namespace: map query.namespace, or scope stays unresolved.", _empty(queries["namespace"])),
         ("No memory has a namespace: map memory.namespace, or scope stays unresolved.", _empty(memories["namespace"])),

@@ -27,6 +27,7 @@ Qrels judge relevance only. Whether a document is in scope, allowed and in force
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any, Literal
@@ -38,7 +39,10 @@ from companion import logic
 from companion.errors import InputError
 from companion.importers.common import Imported, refuse, some, text_lines
 from companion.tables import Records, read_table
+from companion.tables.problems import CONTROL
 
+_SPACE = re.compile(r"[ \t\v\f\r]+")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 Order = Literal["auto", "file", "trec_eval", "id_ascending"]
 ORDERS: tuple[Order, ...] = ("auto", "file", "trec_eval", "id_ascending")
 _ORDER_WORDS = {
@@ -137,14 +141,17 @@ def read_run(path: str | PathLike[str]) -> pd.DataFrame:
     rows: list[tuple[Any, ...]] = []
     faults: list[tuple[int, str]] = []
     for line, text in text_lines(path):
-        fields = text.split()
+        fields = _fields(text)
+        if CONTROL.search("".join(fields)):
+            faults.append((line, "a control character"))
+            continue
         if len(fields) != 6:
             faults.append((line, f"{len(fields)} fields"))
             continue
         query, _, document, rank, score, tag = fields
         try:
             value = float(score)
-            if not np.isfinite(value):
+            if not np.isfinite(value) or "_" in score or not _WHOLE.fullmatch(rank):  # Python would read 1_000
                 raise ValueError
             rows.append((tag, query, document, int(rank), value, line))
         except ValueError:
@@ -179,8 +186,10 @@ def read_qrels(path: str | PathLike[str]) -> pd.DataFrame:
     faults: list[tuple[int, str]] = []
     seen: set[tuple[str, str]] = set()
     for line, text in text_lines(path):
-        fields = text.split()
-        if len(fields) != 4 or not fields[3].removeprefix("-").isdecimal():
+        fields = _fields(text)
+        if CONTROL.search("".join(fields)):
+            faults.append((line, "a control character"))
+        elif len(fields) != 4 or not _WHOLE.fullmatch(fields[3]):
             faults.append((line, f"{text.strip()[:60]!r}"))
         elif (fields[0], fields[2]) in seen:
             faults.append((line, f"document {fields[2]!r} is judged twice for query {fields[0]!r}"))
@@ -191,6 +200,11 @@ def read_qrels(path: str | PathLike[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["query_id", "memory_id", "relevance"]).astype(
         {"query_id": "str", "memory_id": "str", "relevance": "int64"}
     )
+
+
+def _fields(text: str) -> list[str]:
+    """Split at white space as C programs know it: an id may hold a no-break space."""
+    return _SPACE.split(text.strip(" \t\v\f\r"))
 
 
 def _refuse_twice(rows: pd.DataFrame) -> None:
