@@ -68,13 +68,13 @@ def citation() -> str:
 
 
 def corpora_table() -> str:
-    """Return the frozen runs as an HTML table: origin, revision, licence, counts, encoder, command."""
+    """Return the frozen runs: a table with origin, revision, licence and counts, and the commands that made them."""
     import pandas as pd
 
     from companion import figures
     from companion.corpora.frozen import frozen, frozen_meta
 
-    rows = []
+    rows, commands = [], []
     for name in frozen():
         meta = frozen_meta(name)
         counts = {key: meta["counts"][key] for key in ("memories", "queries", "namespaces")}
@@ -86,13 +86,14 @@ def corpora_table() -> str:
                 "origin": str(meta["origin"]).partition(" ")[0],
                 "revision": str(meta["revision"])[:12]
                 + (" (unconfirmed)" if "no revision confirmed" in meta["origin"] else ""),
-                "made by": meta["command"],
             }
         )
+        commands.append(str(meta["command"]))
     if not rows:
         return "This checkout holds no frozen runs.\n"
     caption = "Frozen runs on public corpora in this checkout."
-    return str(figures.table(pd.DataFrame(rows), name="frozen-runs", caption=caption).data["text/html"]) + "\n"
+    made = "\nThey were made with\n\n```sh\n" + "\n".join(commands).replace(" --", " \\\n  --") + "\n```\n"
+    return str(figures.table(pd.DataFrame(rows), name="frozen-runs", caption=caption).data["text/html"]) + "\n" + made
 
 
 def arms_table() -> str:
