@@ -248,3 +248,34 @@ def test_an_arm_without_a_feasible_query_in_some_source_is_left_out():
     weights = explorers.hidden_label_weights(records, target_recall=1.0)
     assert set(weights["arm"]) == {"a"}
     assert weights["weight"].sum() == pytest.approx(1.0)
+
+
+def test_a_chart_follows_the_settled_width_and_not_one_in_passing(browser, tmp_path):
+    """A page may be wider for a moment while a window changes; the chart must not keep that width."""
+    effects = exposure.summarise(published.table("exposure_outcomes"), replicates=50)
+    rows = effects[effects["metric"] == "relevant_inadmissible"]
+    with Explorer(browser, tmp_path, charts.forest(rows, y="reader", series="metric", title="effect")) as page:
+        width = """() => {
+            const svg = document.querySelector(".companion-live svg");
+            return [Number(svg.getAttribute("width")), document.querySelector(".companion-canvas").clientWidth];
+        }"""
+        inner = page.visit.page
+        inner.evaluate(
+            """() => {
+            const canvas = document.querySelector(".companion-canvas");
+            canvas.style.width = "1600px";
+            window.dispatchEvent(new Event("resize"));
+            canvas.style.width = "";
+        }"""
+        )
+        inner.wait_for_timeout(300)
+        drawn, room = inner.evaluate(width)
+        assert drawn == room
+        for size in (700, 1100, 620):  # all on one side of the width at which charts are drawn anew
+            inner.set_viewport_size({"width": size, "height": 900})
+            inner.wait_for_function(
+                "before => document.querySelector('.companion-canvas').clientWidth !== before", arg=room
+            )
+            inner.wait_for_timeout(500)
+            drawn, room = inner.evaluate(width)
+            assert drawn == room

@@ -163,7 +163,8 @@ async function embed(figure, spec, width, margin) {
   holder.setAttribute("aria-hidden", "true");
   element(figure, "live").replaceChildren(holder);
   const narrow = width < NARROW;
-  const fit = spec.width !== "container" ? fitted(spec, width, margin) : spec;
+  // Vega would measure its container by itself, at the moment the window changes: before the page has settled.
+  const fit = spec.width !== "container" ? fitted(spec, width, margin) : { ...spec, width };
   if (narrow) breakTitles(fit, width - MARGIN);
   const legend = { ...CONFIG.legend, columns: legendColumns(spec, width) };
   const options = {
@@ -188,7 +189,8 @@ async function draw(figure) {
   if (!width || (before && before.width === width)) return;
   const composed = spec.width !== "container";
   if (before && !composed && before.width < NARROW === width < NARROW) {
-    before.width = width; // a single chart listens to its container
+    before.width = width;
+    await before.view.width(width).runAsync();
     return;
   }
   const state = before ? before.view.getState({ data: () => false, signals: (name) => bound(spec).has(name) }) : null;
