@@ -83,6 +83,10 @@ def test_the_chapter_takes_another_contrast_and_refuses_an_unknown_one(tmp_path,
     shown = text_of(runs.execute("05", other, tmp_path / "other.ipynb", progress=False, html=False))
     assert "Answers do not clearly get better" in shown
     assert "no published difference" in shown
+    # One reader's published interval lies below zero here: "not better" would hide it.
+    worse = {**FAST, "contrast": "text_verifier-namespace_dense", "arms": ["global_bm25"], "seeds": 1}
+    shown = text_of(runs.execute("05", worse, tmp_path / "worse.ipynb", progress=False, html=False))
+    assert "For some readers, answers get worse" in shown
     with pytest.raises(ValueError, match="expected one of namespace_dense-global_dense"):
         runs.execute("05", {**FAST, "contrast": "colour"}, tmp_path / "bad.ipynb", progress=False, html=False)
 
