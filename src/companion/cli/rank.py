@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,6 +63,8 @@ def rank(
         return
     if out is None and freeze is None:
         raise InputError("nothing to write: name a file with --out, or a folder with --freeze")
+    if freeze_depth is not None and freeze_depth < 1:
+        raise InputError(f"freeze_depth is {freeze_depth}; expected at least 1")
     names = arm or []
     for path in (out, work_out):
         if path is not None:
@@ -90,7 +93,7 @@ def rank(
 
         settings = {
             "revision": get(corpus).revision,
-            "command": _command(corpus, names, top_k, encoder, split, freeze_depth, freeze_scores),
+            "command": _command(corpus, names, top_k, model, split, freeze, freeze_depth, freeze_scores),
             "split": split,
             "top_k": top_k,
             "arms": _described(rankings["arm"].unique().tolist()),
@@ -121,15 +124,24 @@ def _anchor_ranks(part: Corpus, model: Encoder, rankings: pd.DataFrame) -> pd.Da
 
 
 def _command(
-    corpus: str, names: list[str], top_k: int, encoder: str, split: str, depth: int | None, scores: bool
+    corpus: str, names: list[str], top_k: int, model: Encoder, split: str, folder: Path, depth: int | None, scores: bool
 ) -> str:
     """Spell the command that remakes a frozen run, without anything particular to this machine."""
     words = ["companion", "rank", corpus]
     words += [word for name in names for word in ("--arm", name)]
-    words += ["--top-k", str(top_k), "--encoder", encoder, "--split", split]
+    words += ["--top-k", str(top_k), "--encoder", model.model, "--split", split]
+    words += _encoder_options(model)
     words += [] if depth is None else ["--freeze-depth", str(depth)]
     words += [] if scores else ["--no-freeze-scores"]
-    return shlex.join([*words, "--freeze", f"data/frozen/{corpus}"])
+    return shlex.join([*words, "--freeze", f"data/frozen/{folder.resolve().name}"])
+
+
+def _encoder_options(model: Encoder) -> list[str]:
+    """Spell the encoder's settings that decide a vector and differ from the defaults."""
+    deciding = ("query_prompt", "document_prompt", "max_length", "dtype", "revision")
+    usual = {field.name: field.default for field in fields(model)}
+    chosen = {name: getattr(model, name) for name in deciding if getattr(model, name) != usual[name]}
+    return [word for name, value in chosen.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _described(routes: list[str]) -> dict[str, dict[str, Any]]:

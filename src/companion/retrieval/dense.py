@@ -67,6 +67,11 @@ def search(vectors: np.ndarray, queries: np.ndarray, pools: list[Pool], tie: np.
     -------
     list of Hits
         One per query.
+
+    Raises
+    ------
+    ValueError
+        When a vector is not finite: nothing can be said of its rank.
     """
     groups: dict[int, list[int]] = defaultdict(list)
     for number, pool in enumerate(pools):
@@ -198,6 +203,8 @@ def _nearest(
     m = min(m, stop - start)
     with _blas(len(queries) >= _TOGETHER):
         near, rows = faiss.knn(queries, matrix[start:stop], m, metric=faiss.METRIC_INNER_PRODUCT)
+    if (rows < 0).any():  # faiss fills up with -1 where a product is not a number
+        raise ValueError("a vector is not finite")
     return rows + start, near, m == stop - start
 
 

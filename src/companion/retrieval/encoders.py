@@ -35,6 +35,8 @@ MAP_ABOVE = 1 << 30
 
 _DIGEST = np.dtype("S32")
 _WEIGHTS = ("*.safetensors", "*.bin", "*.onnx")
+_CONFIGURATION = ("*.json", "*.txt", "*.model", "*.py")
+"""Files besides the weights that decide a vector: pooling, tokens, length, code."""
 
 
 def cache_dir() -> Path:
@@ -79,7 +81,8 @@ class Encoder:
     Raises
     ------
     InputError
-        On first use, when the model cannot be found or its weights are not the expected ones.
+        When a size is below 1; on first use, when the model cannot be found or loaded, or its weights are not the
+        expected ones.
     """
 
     model: str = "minilm"
@@ -94,6 +97,12 @@ class Encoder:
     flush_every: int = 512
     progress: bool = False
     _loaded: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "batch_size", "threads", "flush_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"encoder {self.model!r}: {name} is {value}; expected at least 1")
 
     @cached_property
     def folder(self) -> Path:
@@ -123,6 +132,13 @@ class Encoder:
                 f"encoder minilm: model.safetensors has SHA-256 {whole}; expected {MINILM_SHA256}; reinstall it"
             )
         return whole
+
+    @cached_property
+    def _configuration_hash(self) -> str:
+        """SHA-256 over the files that decide how the weights are used: equal weights pooled otherwise differ."""
+        files = {path for pattern in _CONFIGURATION for path in self.folder.rglob(pattern)}
+        named = sorted((path.relative_to(self.folder).as_posix(), path) for path in files if path.is_file())
+        return hashlib.sha256("".join(f"{_sha256(path)} {name}\n" for name, path in named).encode()).hexdigest()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -174,7 +190,12 @@ class Encoder:
     @cached_property
     def store(self) -> VectorStore:
         """Where this encoder's vectors are kept."""
-        decides = {"hash": self.model_hash, "max_length": self.max_length, "dtype": self.dtype}
+        decides = {
+            "hash": self.model_hash,
+            "configuration": self._configuration_hash,
+            "max_length": self.max_length,
+            "dtype": self.dtype,
+        }
         name = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
         return VectorStore(cache_dir() / "vectors" / name)
 
@@ -231,19 +252,24 @@ class Encoder:
                 bar.advance(task, len(chunk))
 
     def _forward(self, texts: list[str], prompt: str) -> np.ndarray:
-        vectors = self._network.encode(
-            texts,
-            prompt=prompt or None,
-            batch_size=self.batch_size,
-            normalize_embeddings=True,
-            convert_to_numpy=True,
-            show_progress_bar=False,
-        )
+        network = self._network
+        try:
+            vectors = network.encode(
+                texts,
+                # Not None for an empty one: the model's default prompt would then slip in unrecorded.
+                prompt=prompt,
+                batch_size=self.batch_size,
+                normalize_embeddings=True,
+                convert_to_numpy=True,
+                show_progress_bar=False,
+            )
+        except (RuntimeError, ValueError, IndexError) as error:  # out of memory; more tokens than the model has places
+            raise InputError(f"{self._described} cannot encode a text: {_first_line(error)}") from error
         vectors = np.asarray(vectors, dtype=np.float32)
         # Half-precision models normalise in half precision; the contract is unit length in float32.
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         if not np.isfinite(vectors).all():
-            raise InputError(f"encoder {self.model!r} with dtype {self.dtype} gave vectors that are not finite")
+            raise InputError(f"{self._described} gave vectors that are not finite")
         return vectors
 
     @property
@@ -256,13 +282,22 @@ class Encoder:
             _ = self.model_hash  # refuse wrong weights before they are used
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
-            network = SentenceTransformer(
-                str(self.folder), device=self.device, local_files_only=True, model_kwargs={"dtype": self.dtype}
-            )
+            try:
+                network = SentenceTransformer(
+                    str(self.folder), device=self.device, local_files_only=True, model_kwargs={"dtype": self.dtype}
+                )
+            except Exception as error:  # torch, transformers and the model's own code raise whatever they like
+                raise InputError(f"{self._described} cannot be loaded: {_first_line(error)}") from error
             if self.max_length is not None:
                 network.max_seq_length = self.max_length
             self._loaded["network"] = network
         return self._loaded["network"]
+
+    @property
+    def _described(self) -> str:
+        """The model with the settings that can be at fault, for messages."""
+        chosen = {name: getattr(self, name) for name in ("dtype", "device", "max_length", "batch_size")}
+        return f"encoder {self.model!r} ({', '.join(f'{name} {value}' for name, value in chosen.items() if value)})"
 
 
 class VectorStore:
@@ -420,10 +455,17 @@ def _from_hub(model: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "*.py"]
-        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+        # Older models have no safetensors; where both are there, the second kind would only be weight twice.
+        for weights in ("*.safetensors", "*.bin"):
+            folder = Path(snapshot_download(model, revision=revision, allow_patterns=[*_CONFIGURATION, weights]))
+            if any(folder.rglob(weights)):
+                break
     except Exception as error:  # the hub raises a dozen unrelated types
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
-            f"encoder {model!r}: neither 'minilm' nor a folder, and the Hugging Face hub fails: {reason}"
+            f"encoder {model!r}: neither 'minilm' nor a folder, and the Hugging Face hub fails: {_first_line(error)}"
         ) from None
+    return folder
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -18,6 +18,12 @@ from companion.retrieval.lexical import Lexical
 from companion.retrieval.pools import CorpusLike, Layout, Pool
 from companion.retrieval.registry import ArmSpec, Route, get_arm, known_arms
 
+_CHECKED = 4096
+"""Vectors whose lengths are checked at a time."""
+
+_LENGTH_ERROR = 1e-3
+"""By how much rounding may make a unit vector longer than 1."""
+
 UNRESOLVED = -1
 """Code of ? in the int8 arrays of `Search.status`; 1 and 0 stand for themselves."""
 
@@ -60,7 +66,7 @@ class Search:
     @cached_property
     def vectors(self) -> np.ndarray:
         """Unit vectors of the memories in layout order, float32, shape (memories, dimensions)."""
-        return self._encoder.encode(self.texts, "document")
+        return _unit_vectors(self._encoder.encode(self.texts, "document"), len(self.texts), "memories")
 
     @cached_property
     def query_texts(self) -> list[str]:
@@ -70,7 +76,7 @@ class Search:
     @cached_property
     def query_vectors(self) -> np.ndarray:
         """Unit vectors of the queries, float32, shape (queries, dimensions)."""
-        return self._encoder.encode(self.query_texts, "query")
+        return _unit_vectors(self._encoder.encode(self.query_texts, "query"), len(self.query_texts), "queries")
 
     @cached_property
     def _encoder(self) -> EncoderLike:
@@ -197,6 +203,22 @@ class Search:
         return np.random.default_rng([seed, *words.tolist()])
 
 
+def _unit_vectors(vectors: np.ndarray, count: int, what: str) -> np.ndarray:
+    """Refuse vectors that exact search would rank wrongly without a word: too few, not finite, or longer than 1."""
+    if vectors.ndim != 2 or len(vectors) != count:
+        raise InputError(f"the encoder gave vectors of shape {vectors.shape} for {count} {what}")
+    for start in range(0, count, _CHECKED):  # in parts: the vectors may be larger than memory
+        part = np.asarray(vectors[start : start + _CHECKED], dtype=np.float32)
+        lengths = np.sqrt(np.einsum("ij,ij->i", part, part))
+        wrong = np.flatnonzero(~(lengths <= 1 + _LENGTH_ERROR))  # not a number is not at most anything
+        if len(wrong):
+            raise InputError(
+                f"the encoder gave vector {start + wrong[0] + 1} of the {what} the length {lengths[wrong[0]]:g}; "
+                "expected finite vectors of length at most 1"
+            )
+    return vectors
+
+
 def sizes(pools: list[Pool]) -> np.ndarray:
     """Count the candidates of each pool.
 
@@ -244,7 +266,8 @@ def rank(
     Raises
     ------
     InputError
-        Unknown arm or split, `top_k` below 1, missing texts, or a dense arm without encoder.
+        Unknown arm or split, `top_k` below 1, missing texts, a dense arm without encoder, or an encoder whose vectors
+        are not finite or longer than 1.
     """
     if top_k < 1:
         raise InputError(f"top_k is {top_k}; expected at least 1")
@@ -260,10 +283,10 @@ def rank(
 
 
 def _specs(names: Sequence[str]) -> list[ArmSpec]:
-    if list(names) == ["all"]:
-        return list(known_arms().values())
     if not names:
         raise InputError("no arm was named; name at least one, or all")
+    if "all" in names:
+        return list(known_arms().values())
     return [get_arm(name) for name in dict.fromkeys(names)]
 
 
