@@ -574,6 +574,18 @@ def test_any_records_are_audited(seed, tmp_path):
     assert "nan" not in body.lower().split() and "<NA>" not in body
 
 
+def test_states_that_could_settle_the_lifecycle_are_pointed_out():
+    memories = [{"memory_id": "m1", "namespace": "n", "state": "current"}]
+    queries = [{"query_id": "q", "namespace": "n", "intent": "current"}]
+    for lifecycle, state, derived, hint in [(None, "current", False, True), (None, None, False, False),
+                                            (1, "current", False, False), (None, "current", True, False)]:  # fmt: skip
+        own = records(
+            [{**memories[0], "state": state}], queries, {("a", "q"): ["m1"]}, [("q", "m1", 1, 1, 1, lifecycle)]
+        )
+        found = audit(own, replace(QUICK, lifecycle_from_state=derived))
+        assert any("--lifecycle-from-state" in text for text in found.unknown) is hint
+
+
 def test_oddities_of_the_tables_are_in_the_report_and_an_old_report_leaves_nothing(tmp_path):
     routes = {("a", "q"): ["m1", "m2", "gone"]}
     queries = [{"query_id": "q", "namespace": "n"}]

@@ -341,6 +341,7 @@ def _unknown(context: Context, per_query: pd.DataFrame | None, axes: pd.DataFram
             "in force is unresolved for every pair."
         )
     said += _unknown_axes(axes, per_query is not None, "labels" in given)
+    said += _could_be_derived(context, axes)
     said += _unknown_recall(records, per_query)
     if _exposed(records) is None:
         said.append(
@@ -361,6 +362,18 @@ _COLUMNS = (
     ("memories", "text", "Memories carry no text: near duplicates of outdated facts cannot be recognised."),
     ("memories", "time", "Memories carry no time: memories written after a question may be counted as left behind."),
 )
+
+
+def _could_be_derived(context: Context, axes: pd.DataFrame) -> list[str]:
+    """Name the option that reads the lifecycle from states, where that would settle what no label does."""
+    lifecycle = axes.set_index("axis").loc["lifecycle"]
+    asked = context.intake.lifecycle_from_state or not lifecycle["unresolved"] or lifecycle["yes"] + lifecycle["no"]
+    if asked or context.store["state"].isin(("current", "superseded", "stale")).sum() == 0:
+        return []
+    return [
+        "Memories have states, though: with --lifecycle-from-state, a lifecycle that no label gives follows from the "
+        "state of the memory and the intent of the query."
+    ]
 
 
 def _unknown_axes(axes: pd.DataFrame, ranked: bool, labelled: bool) -> list[str]:

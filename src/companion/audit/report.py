@@ -41,7 +41,7 @@ _TABLES = (
     "unresolved",
     "unresolved_by_arm",
 )
-_CLIP = re.compile(r"(%23|id=%22)clip(\d+)")
+_CLIP = re.compile(r"(%23|#|id=%22|id=\")clip(\d+)")
 _ROWS = 12
 _EVIDENCE_ROWS = 8
 _STYLE = """
@@ -55,6 +55,10 @@ _STYLE = """
 .audit-note { color: var(--companion-muted); font-size: 0.92rem; }
 .companion-page h1, .companion-page li, .companion-page > p { overflow-wrap: anywhere; }
 .companion-page code { overflow-wrap: anywhere; }
+/* Six intervals side by side fit the page with a little less room between them. */
+@media (min-width: 48rem) {
+  .companion-page table.companion-table :is(th, td):not(.gt_right) { padding-right: 0.45rem; }
+}
 """
 _WORDS = {"found": "Found", "clear": "Not found", "unknown": "Cannot be known"}
 _ROUTE_COLUMNS = {
@@ -225,8 +229,7 @@ def _headline(found: Audit) -> str:
         recall = found.summary.value(arm, "evidence_recall")
         items.append(
             f"<li><strong>{_escape(shown(arm, 60))}</strong> finds {_text(recall)} of the evidence. Of what it must "
-            f"expose to "
-            f"reach the target, between {number(low['estimate'])} and {number(high['estimate'])} is inadmissible.</li>"
+            f"expose to reach the target, between {_text(low)} and {_text(high)} is inadmissible.</li>"
         )
     return f"<ul>{''.join(items)}</ul>"
 
@@ -243,7 +246,7 @@ def _oddities(found: Audit) -> list[str]:
     if warnings.empty:
         return []
     table = _table(
-        warnings[["file", "row", "column", "what", "fix"]], "oddities", "Oddities in the tables", longest=300
+        warnings[["file", "row", "column", "what", "fix"]], "oddities", "Oddities in the tables", rows=6, longest=300
     )
     return [
         "<h2 id='oddities'>What looks odd in the tables</h2>",
@@ -377,8 +380,8 @@ def _worst(found: Audit) -> str:
         return "<p>No query misses its evidence, and no violation or unresolved item was found.</p>"
     table = found.worst.head(_ROWS)[["query_id", "arm", "loss", "violations", "unresolved", "reasons"]]
     return (
-        f"<p>{count(len(found.worst), 'route')} of single queries have something wrong, counting each arm. Sorted by "
-        f"loss, then by known violations; the reasons name ids and the axis that forbids them.</p>"
+        f"<p>{count(len(found.worst), 'route')} of single queries have something wrong or unresolved, counting each "
+        f"arm. Sorted by loss, then by known violations; the reasons name ids and the axis that forbids them.</p>"
         + _table(table, "worst", "The worst queries", total=len(found.worst), longest=400)
     )
 
@@ -513,4 +516,6 @@ def _bars(shares: pd.DataFrame, name: str, caption: str, title: str, alt: str) -
     # The drawing library numbers its clips through the life of the process: number them by figure instead, so that
     # the same records give the same bytes.
     clips: dict[str, int] = {}
-    return _CLIP.sub(lambda hit: f"{hit[1]}clip{clips.setdefault(hit[2], len(clips) + 1)}", str(made.data["text/html"]))
+    return _CLIP.sub(
+        lambda hit: f"{hit[1]}{name}-clip{clips.setdefault(hit[2], len(clips) + 1)}", str(made.data["text/html"])
+    )
