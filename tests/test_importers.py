@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import warnings
 
 import numpy as np
@@ -10,10 +12,13 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from companion import scoring
+from companion.cli import app
 from companion.errors import InputError
 from companion.importers import jsonl, openinference, trec
+from companion.paths import project_root
 from companion.tables import load_records
 
 HOLDS = ("scope", "policy", "lifecycle")
@@ -544,3 +549,36 @@ def test_the_command_writes_what_the_audit_reads(tmp_path):
         app, ["import", "openinference", str(spans), "--out", str(tmp_path / "o"), "--format", "parquet"]
     )
     assert done.exit_code == 0 and load_records(tmp_path / "o").memories["memory_id"].tolist() == ["m2", "m1"]
+
+
+def test_the_page_on_importing_can_be_followed_step_by_step(tmp_path, monkeypatch):
+    """Copy every file of the page, run its commands, and add its two lines of judgement."""
+    page = (project_root() / "book" / "import.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(\w+)\n(.*?)```", page, flags=re.S)
+    files = {kind: [text for name, text in blocks if name == kind] for kind in ("json", "yaml", "text", "bash")}
+    log, spans, labels = files["json"]
+    (run, qrels), (mapping,) = files["text"], files["yaml"]
+    names = {"log.jsonl": log, "spans.jsonl": spans, "mapping.yaml": mapping, "run.txt": run, "qrels.txt": qrels}
+    commands = [line for text in files["bash"] for line in text.splitlines() if line.startswith("companion import")]
+    assert len(commands) == 3
+    runner = CliRunner()
+    for number, command in enumerate(commands):
+        here = tmp_path / str(number)
+        here.mkdir()
+        monkeypatch.chdir(here)
+        for name, text in names.items():
+            (here / name).write_text(text, encoding="utf-8")
+        done = runner.invoke(app, shlex.split(command)[1:])
+        assert done.exit_code == 0, done.output
+        validated = runner.invoke(app, ["validate", "my-records"])
+        audited = runner.invoke(app, ["audit", "my-records", "--out", "report.html", "--replicates", "50"])
+        assert validated.exit_code == audited.exit_code == 0, validated.output + audited.output
+        assert "Nothing is wrong." in validated.stdout
+    monkeypatch.chdir(tmp_path / "0")
+    with (tmp_path / "0" / "my-records" / "labels.jsonl").open("a", encoding="utf-8") as table:
+        table.write(labels)
+    assert "These records can be scored." in runner.invoke(app, ["validate", "my-records"]).stdout
+    summary = scoring.summarise(scoring.score_routes(load_records("my-records")), replicates=20)
+    # The anchor stands first, so the superseded dose behind it is not in the matched prefix.
+    assert summary.value("retrieval", "evidence_recall")["estimate"] == 1
+    assert summary.value("retrieval", "upper_bound")["estimate"] == 0
