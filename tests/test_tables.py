@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import re
 import time
 from collections import Counter
 from itertools import product
@@ -813,3 +814,16 @@ def test_reading_raw_tells_lines(tmp_path: Path) -> None:
     frame, origin = read_raw(path)
     assert frame["b"].tolist() == ["x\ny", "z"]
     assert [origin.line(0), origin.line(1), origin.line(2)] == [3, 5, None]
+
+
+def test_the_book_lists_the_columns_of_every_table_a_user_writes() -> None:
+    page = (Path(__file__).parents[1] / "book" / "import.md").read_text(encoding="utf-8")
+    listed = {
+        name: (re.sub(r"\([^)]*\)", "", columns)).partition(";")[0]
+        for name, columns in re.findall(r"^\| `(\w+)` \| (\*\*.*) \|$", page, flags=re.M)
+    }
+    assert set(listed) == set(TABLES) - {"outcomes"}
+    for name, columns in listed.items():
+        words = [word.strip() for word in columns.split(",")]
+        own = [column for column in TABLES[name].columns if column.name != "population"]
+        assert words == [f"**{column.name}**" if column.required else column.name for column in own], name
