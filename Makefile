@@ -6,7 +6,7 @@
 #   PARAMS     parameters for `make book`, such as PARAMS="-p replicates 2000"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book serve test lint clean
+.PHONY: help setup book serve twice test lint clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -37,6 +37,9 @@ book: $(STAMP)  ## Run the chapters and build the site into _build/html
 serve: book  ## Build the book and show it at http://localhost:8000
 	@echo "http://localhost:$(PORT)  (Ctrl+C stops)"
 	@"$(BIN)/python" -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+twice: $(STAMP)  ## Build the book twice from scratch and compare: only dates may differ
+	@"$(BIN)/python" tests/compare_builds.py
 
 test: $(STAMP)  ## Run all tests, in two processes
 	@"$(BIN)/python" -m pytest -n $(JOBS) --dist worksteal

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import compare_builds
 import pytest
 import yaml
 from _site import ROOT, SMALL, Visit, once, open_browser, shared_folder, specimen_project
@@ -318,27 +319,53 @@ def test_a_folder_that_is_not_a_site_is_left_alone(tmp_path):
 
 @pytest.mark.notebook
 @pytest.mark.slow
-def test_the_book_builds_from_the_specimen_twice_with_the_same_bytes(tmp_path, monkeypatch):
+def test_the_book_builds_twice_with_the_same_bytes_whatever_surrounds_it(tmp_path, monkeypatch):
     sites = []
-    for name in ("one", "two"):
+    for name, what in (("one", compare_builds.ONE), ("a longer name/two", compare_builds.OTHER)):
         project = specimen_project(tmp_path / name)
-        monkeypatch.setenv("COMPANION_PROJECT", str(project))
+        for key, value in {**compare_builds.surroundings(what), "COMPANION_PROJECT": str(project)}.items():
+            monkeypatch.setenv(key, value)
         runs.data_hashes.cache_clear()
         runs.fingerprint.cache_clear()
-        lines: list[str] = []
-        book.build({"upper": 0.25}, None, say=lines.append)
+        book.build({"upper": 0.25}, None, say=_quiet)
         sites.append(project / "_build" / "html")
     again: list[str] = []
     book.build({"upper": 0.25}, None, say=again.append)
     runs.data_hashes.cache_clear()
     runs.fingerprint.cache_clear()
     assert again == ["01-specimen: unchanged", "nothing changed since the site was built"]
-    one, two = (
-        {path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*") if path.is_file()}
-        for site in sites
-    )
-    assert one.keys() == two.keys()
-    assert [name for name in one if one[name] != two[name]] == []
+    assert compare_builds.differences(*sites) == []
+    # Today nothing in a site is dated, so the two are equal to the last byte.
+    assert compare_builds.files_of(sites[0]) == compare_builds.files_of(sites[1])
+
+
+@pytest.mark.notebook
+@pytest.mark.slow
+def test_jupyter_book_alone_builds_twice_with_the_same_bytes(tmp_path, monkeypatch):
+    sites = []
+    for name, what in (("one", compare_builds.ONE), ("a longer name/two", compare_builds.OTHER)):
+        for key, value in compare_builds.surroundings(what).items():
+            monkeypatch.setenv(key, value)
+        project = specimen_project(tmp_path / name)
+        _jupyter_book(project)
+        sites.append(project / "_build" / "html")
+    assert compare_builds.differences(*sites) == []
+
+
+def test_two_sites_may_differ_in_dates_and_in_nothing_else(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for site, day, word in ((one, "2026-11-30T09:15:00Z", "same"), (other, "2027-01-02", "same")):
+        site.mkdir()
+        (site / "page.html").write_text(f"<p>Built {day}, on 3 Dec 2026 or Dec 3, 2026: {word}</p>")
+        (site / "picture.png").write_bytes(b"\x89PNG\xff")
+    assert compare_builds.differences(one, other) == []
+    (other / "page.html").write_text("<p>Built 2027-01-02, on 3 Dec 2026 or Dec 3, 2026: other</p>")
+    (other / "picture.png").write_bytes(b"\x89PNG\xfe")
+    (other / "more.txt").write_text("")
+    found = compare_builds.differences(one, other)
+    assert [line.partition(":")[0] for line in found] == ["more.txt", "page.html", "picture.png"]
+    assert "same" in found[1]
+    assert "other" in found[1]
 
 
 def test_a_page_that_does_not_build_is_an_error_and_keeps_the_old_site(tmp_path, monkeypatch):
