@@ -1,12 +1,12 @@
 """Compare two builds of the book, file by file: nothing but dates may differ.
 
-Run: ``python tests/compare_builds.py`` builds the whole book twice from scratch (some minutes) and compares the two; the
-builds have all in common but what must not matter: folder, seed of Python's hashes, time zone, number of processes. Both
-come from the last commit. ``python tests/compare_builds.py ONE OTHER`` compares two finished sites. Ends with code 0 if
-the sites are the same apart from dates, else with 1 and a line for each file that differs.
+Run: ``python tests/compare_builds.py`` builds the whole book twice from scratch (some minutes), from two clones of the
+last commit, and compares the two. The builds have all in common but what must not matter: folder, seed of Python's
+hashes, time zone, number of processes. ``python tests/compare_builds.py ONE OTHER`` compares two finished sites. Ends
+with code 0 if they are the same apart from dates, else with 1 and a line for each file that differs.
 
-A date is what :data:`DATES` matches in a text file: 2026-11-30, with or without a time of day; 30 Nov 2026; Nov 30, 2026.
-Each is blanked on both sides before the comparison. Files that are not UTF-8 text are compared as they are.
+A date is what :data:`DATES` matches in a text file: 2026-11-30, with or without a time of day; 30 Nov 2026; Nov 30,
+2026. Each is blanked on both sides before the comparison. Files that are not UTF-8 text are compared as they are.
 """
 
 from __future__ import annotations

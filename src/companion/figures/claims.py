@@ -164,7 +164,8 @@ def claims_table(rows: pd.DataFrame, *, name: str, caption: str, link: str = "{c
         formats={"published": ".5g", "value": ".5g"},
         labels=_COLUMNS,
     )
-    body = _with_links(body, rows, link)
+    # Its columns have set widths that fit paper as well.
+    body = _with_links(body.replace(" companion-wide", "", 1), rows, link)
     script = (resources.files("companion.figures") / "assets" / "claims.js").read_text(encoding="utf-8")
     page = (
         f'<div class="companion-block companion-claims" id="claims-{name}">'

@@ -97,7 +97,7 @@ def frame(title: str, body: str) -> str:
 
 
 def page_script() -> str:
-    """Return the small script of every page: what scrolls sideways can be reached by keyboard."""
+    """Return the small script of every page: what scrolls sideways has the keyboard, and paper is white."""
     return (resources.files("companion.figures") / "assets" / "page.js").read_text(encoding="utf-8")
 
 

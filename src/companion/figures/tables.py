@@ -17,8 +17,8 @@ Format = str | Callable[[Any], str]
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
-# Layout, estimated from the text alone: pixels of a letter and of the space between columns, and of a phone's column.
-_LETTER, _GAP, _PHONE = 8, 13, 330
+# Layout, estimated from the text alone: pixels of a letter, of the space between columns, of a phone's and a paper's width.
+_LETTER, _GAP, _PHONE, _PAPER = 8, 13, 330, 720
 # Letters to which a column of words can be squeezed and still be read.
 _SQUEEZED = 18
 
@@ -203,7 +203,9 @@ def _great_table(text: pd.DataFrame, heads: Mapping[str, str], right: list[str],
 
 
 def _stacked(text: pd.DataFrame, heads: Mapping[str, str], right: list[str], first: str) -> tuple[str, str]:
-    """Return class and style of a table that is too wide for a phone: there each row becomes a block of named values.
+    """Return classes and style of a table that is too wide for a phone, or even for paper.
+
+    There each row becomes a block of named values.
 
     The names are custom properties of the table, in the order of its columns, so that no cell has to repeat them and
     no script has to run.
@@ -218,7 +220,8 @@ def _stacked(text: pd.DataFrame, heads: Mapping[str, str], right: list[str], fir
         return "", ""
     order = [column for column in text.columns if column != first]
     names = "".join(f"--n{place}:{_css_string(heads[column])};" for place, column in enumerate(order, 1))
-    return " companion-stack", f' style="{html.escape(names, quote=True)}"'
+    wide = " companion-wide" if need > _PAPER else ""
+    return f" companion-stack{wide}", f' style="{html.escape(names, quote=True)}"'
 
 
 def _css_string(text: str) -> str:

@@ -13,6 +13,7 @@ const MARGIN = 130;
 // Milliseconds without a move after which a slider has been set, and how many marks one would listen to.
 const SETTLED = 500;
 const FEW = 8;
+const UNTOLD = "The chart has changed. The table behind it holds its numbers.";
 
 // Vega asks its loader for every URL; this one knows none.
 const loader = {
@@ -228,28 +229,37 @@ function label(figure) {
   told.setAttribute("role", "status");
   figure.append(told);
   let timer = 0;
+  let before = new Set(readings(figure));
   controls.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => (told.textContent = reading(figure)), SETTLED);
+    timer = setTimeout(() => {
+      const now = readings(figure);
+      told.textContent = now.filter((words) => !before.has(words)).join(". ") || UNTOLD;
+      before = new Set(now);
+    }, SETTLED);
   });
 }
 
-// What the chart says now, in words, for a screen reader: what is written in it, or else its few topmost marks.
-function reading(figure) {
+// What the chart says, in sentences for a screen reader: what is written in it, and its marks where they are few.
+function readings(figure) {
   const marks = Array.from(figure.querySelectorAll(".companion-live .role-mark"));
   const written = marks.flatMap((mark) => Array.from(mark.querySelectorAll("text[aria-label]"), sentence));
   const few = marks
-    .map((mark) => Array.from(mark.querySelectorAll("[aria-label]"), (part) => part.getAttribute("aria-label")))
-    .filter((words) => words.length > 0 && words.length <= FEW);
-  const said = written.length ? written : few.length ? few[few.length - 1] : ["The chart has changed."];
-  return Array.from(new Set(said)).join(". ");
+    .map((mark) => Array.from(mark.querySelectorAll(":not(text)[aria-label]"), (part) => part.getAttribute("aria-label")))
+    .filter((words) => words.length > 1 && words.length <= FEW)
+    .reduce((most, words) => (words.length >= most.length ? words : most), []);
+  const numbers = written.filter((words) => /\d/.test(words));
+  return Array.from(new Set(numbers.length ? numbers : few));
 }
 
 // A text mark with the names it belongs to, as in "global_dense: 0.780"; its bare numbers repeat what it says.
 function sentence(text) {
+  const lines = Array.from(text.querySelectorAll("tspan"), (line) => line.textContent);
+  const words = (lines.length ? lines : [text.textContent]).join(", ");
+  const bare = (part) => part.replace(/[\s,]+/g, "");
   const parts = text.getAttribute("aria-label").split("; ").map((part) => part.split(": ").slice(1).join(": "));
-  const names = parts.filter((part) => part && part !== text.textContent && Number.isNaN(parseFloat(part.replace("−", "-"))));
-  return names.concat(text.textContent).join(": ");
+  const names = parts.filter((part) => bare(part) !== bare(words) && Number.isNaN(parseFloat(part.replace("−", "-"))));
+  return [...names, words].join(": ");
 }
 
 async function drawAll(figures) {

@@ -18,3 +18,18 @@
   if (document.readyState === "complete") start();
   else window.addEventListener("load", start);
 })();
+
+// Paper is white: while a page prints, it is in its light mode, pictures and code included.
+(function () {
+  const page = document.documentElement;
+  const paper = window.matchMedia("print");
+  let before = "";
+  paper.addEventListener("change", () => {
+    if (paper.matches) {
+      before = page.dataset.theme || "";
+      page.dataset.theme = "light";
+    } else if (before) {
+      page.dataset.theme = before;
+    }
+  });
+})();
