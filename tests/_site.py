@@ -108,6 +108,21 @@ class Visit:
             self.page.evaluate("window.MathJax.startup.promise")
         self.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 60)))")
 
+    def shot(self, path: Path) -> None:
+        """Keep a picture of the whole page, as it stands in a window as tall as the page.
+
+        A full-page screenshot shrinks charts that follow the window; nobody ever sees them so.
+        """
+        width = self.page.viewport_size["width"]
+        height = self.page.evaluate(
+            "Math.max(...[document.documentElement, ...document.querySelectorAll('.bd-main')]"
+            ".map((part) => part.scrollHeight))"
+        )
+        # Chromium draws no picture beyond this height.
+        self.page.set_viewport_size({"width": width, "height": min(height, 16_000)})
+        self.page.wait_for_timeout(300)
+        self.page.screenshot(path=path)
+
     def _heard(self, message) -> None:
         if message.type in {"error", "warning"}:
             self.errors.append(f"{message.type}: {message.text}")

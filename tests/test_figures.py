@@ -72,6 +72,13 @@ def test_text_in_the_data_cannot_run():
     assert "<script>" not in unquote(page.img["src"])
 
 
+def test_the_place_of_sliders_is_kept():
+    level = alt.param(name="level", value=1, bind=alt.binding_range(min=0, max=2, step=1, name="Level "))
+    made = figures.figure(chart().add_params(level), name="x", caption="c", alt="a")
+    assert soup(made).select_one(".companion-controls")["style"] == "--companion-inputs:1"
+    assert not soup(figures.figure(chart(), name="x", caption="c", alt="a")).select_one(".companion-controls[style]")
+
+
 def test_data_travel_once_as_columns_and_rows():
     page = soup(figures.figure(chart(), name="x", caption="c", alt="a"))
     (data,) = json.loads(page.select_one("script.companion-spec").string)["datasets"].values()
@@ -351,7 +358,13 @@ def test_the_style_sheet_and_script_are_complete():
     for name, colour in theme.INK["dark"].items():
         assert f"{name}:{colour}" in css
     used = set(re.findall(r"var\((--companion-[a-z]+)\)", css + json.dumps(theme.vega_config())))
-    assert used <= {*theme.INK["light"], "--companion-soft", "--companion-link", "--companion-height"}
+    assert used <= {
+        *theme.INK["light"],
+        "--companion-soft",
+        "--companion-link",
+        "--companion-height",
+        "--companion-inputs",
+    }
 
 
 def test_the_parameters_are_folded_until_one_is_changed():

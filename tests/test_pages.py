@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import importlib
 import re
 import sys
+import threading
 
 import nbformat
+import pandas as pd
 import pytest
 from _site import ROOT, SMALL, Visit, once, open_browser, shared_folder
 from bs4 import BeautifulSoup
@@ -194,3 +198,136 @@ def test_the_changelog_and_citation_are_those_of_the_project(site):
     cite = soup_of(site, "book/cite").select_one("article").text
     assert "arXiv:2610.07309" in cite
     assert "Admissibility companion" in cite
+
+
+@pytest.mark.browser
+def test_on_a_phone_every_claim_shows_its_numbers_without_scrolling_sideways(site, browser):
+    with Visit(browser, site / "notebooks" / "07-claims.html", width=390) as visit:
+        page = visit.page
+        assert (
+            page.locator("#table-claims").evaluate("(t) => t.parentElement.scrollWidth - t.parentElement.clientWidth")
+            <= 1
+        )
+        row = page.locator('#table-claims tbody tr[data-status="recomputed"]').first
+        row.scroll_into_view_if_needed()
+        for place, name in enumerate(
+            ["finding, population", "published", "here", "status", "computed in, repeat with"]
+        ):
+            cell = row.locator("td").nth(place)
+            said = cell.evaluate("(cell) => getComputedStyle(cell, '::before').content")
+            # Browsers write the content as its parts or as one string.
+            assert said.replace('" "', "") == f'"{name}: "'
+            box = cell.bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 390
+        assert page.locator("#table-claims thead th").count() == 6, "the headings stay for screen readers"
+        page.get_by_role("combobox", name="status").select_option("quoted")
+        assert (
+            page.locator("#table-claims tbody tr:visible").count() == page.locator('tr[data-status="quoted"]').count()
+        )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("chapter", [path.stem for path in runs.chapter_paths()])
+def test_no_table_that_stands_open_scrolls_on_a_phone(site, browser, chapter):
+    with Visit(browser, site / "notebooks" / f"{chapter}.html", width=390) as visit:
+        wide = visit.page.evaluate(
+            """() => Array.from(document.querySelectorAll('.companion-scroll'))
+              .filter((region) => region.offsetParent && region.scrollWidth > region.clientWidth + 1)
+              .map((region) => region.querySelector('table').id)"""
+        )
+        assert wide == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_paper_is_white_with_stills_and_without_controls(site, browser, mode):
+    with Visit(browser, site / "notebooks" / "01-admissibility.html", mode=mode, width=720) as visit:
+        page = visit.page
+        stills = page.locator("img.companion-still").count()
+        assert stills > 3
+        page.emulate_media(media="print", color_scheme=mode)
+        page.wait_for_function("document.documentElement.dataset.theme === 'light'")
+        assert page.locator("img.companion-still:visible").count() == stills
+        assert (
+            page.locator(".companion-live svg:visible, .companion-controls:visible, .companion-csv:visible").count()
+            == 0
+        )
+        for part in ("body", ".bd-article p", ".bd-article h2", "figcaption", "table.companion-table td"):
+            ink = page.locator(part).first.evaluate("(part) => getComputedStyle(part).color")
+            assert max(int(channel) for channel in re.findall(r"\d+", ink)[:3]) < 128, (part, ink)
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        cut = page.evaluate(
+            """() => Array.from(document.querySelectorAll('.companion-table, img.companion-still'))
+              .filter((part) => part.offsetParent && part.getBoundingClientRect().right > innerWidth)
+              .map((part) => part.id || part.alt)"""
+        )
+        assert cut == []
+        page.emulate_media(media="screen", color_scheme=mode)
+        page.wait_for_function(f"document.documentElement.dataset.theme === '{mode}'")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("chapter", [path.stem for path in runs.chapter_paths()])
+def test_without_scripts_nothing_is_empty(site, browser, chapter):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 1000, "height": 900})
+    page = context.new_page()
+    page.goto((site / "notebooks" / f"{chapter}.html").as_uri())
+    for figure in page.locator('figure[data-companion="chart"]').all():
+        still = figure.locator("img.companion-still")
+        assert still.is_visible()
+        assert still.bounding_box()["height"] > 60
+    assert page.locator(".companion-controls:visible, .companion-filters:visible").count() == 0
+    assert page.locator("table.companion-table").count() >= 1
+    context.close()
+
+
+@pytest.mark.browser
+def test_every_control_has_a_name_works_by_key_and_tells_what_changed(site, browser):
+    told = 0
+    for chapter in runs.chapter_paths():
+        with Visit(browser, site / "notebooks" / f"{chapter.stem}.html") as visit:
+            page = visit.page
+            for control in page.locator(".companion-controls input, .companion-controls select").all():
+                figure = page.locator("figure", has=control)
+                assert control.evaluate("(input) => input.labels[0].textContent.trim()")
+                value, words = control.input_value(), figure.locator(".companion-told").text_content()
+                control.focus()
+                at_end = control.evaluate("(input) => input.type === 'range' && input.value === input.max")
+                for _ in range(4):
+                    page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
+                assert control.input_value() != value
+                where = figure.get_attribute("id")
+                page.wait_for_function(
+                    "([id, words]) => document.querySelector(`#${id} .companion-told`).textContent !== words",
+                    arg=[where, words],
+                    timeout=5_000,
+                )
+                assert figure.get_by_role("status").count() == 1
+                told += 1
+            assert visit.errors == []
+    assert told >= 8
+
+
+@pytest.mark.browser
+def test_tables_and_chapters_can_be_saved_from_a_server(site, browser):
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *words):
+            del words
+
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{server.server_port}/notebooks/02-support.html")
+        for suffix in (".md", ".ipynb"):
+            page.locator(".dropdown-download-buttons > button").click()
+            with page.expect_download() as saved:
+                page.locator(f'.dropdown-download-buttons a:has-text("{suffix}")').first.click()
+            assert saved.value.suggested_filename == f"02-support{suffix}"
+        with page.expect_download() as saved:
+            page.locator("a.companion-csv:visible").first.click()
+        table = pd.read_csv(saved.value.path())
+        assert len(table.columns) >= 3
+        page.close()
+        server.shutdown()

@@ -81,7 +81,7 @@ def figure(
         '<div class="companion-live" role="img" aria-label="' + html.escape(alt, quote=True) + '"></div>',
         _image(svg, alt, width, height, "companion-still") if svg else "",
         "</div>",
-        '<div class="companion-controls"></div>',
+        f'<div class="companion-controls"{_room_for_inputs(spec)}></div>',
         f'<script type="application/json" class="companion-spec">{_script_json(_in_columns(spec))}</script>',
         f"<figcaption>{inline_markdown(caption)}</figcaption>",
         _behind(behind, name, caption, formats, intervals),
@@ -401,6 +401,12 @@ def _spec(chart: Any, alt: str) -> dict[str, Any]:
 
 def _has_facet(spec: Mapping[str, Any]) -> bool:
     return bool({"row", "column", "facet"} & spec.get("encoding", {}).keys())
+
+
+def _room_for_inputs(spec: Mapping[str, Any]) -> str:
+    """Return the style that keeps the place of the sliders until the script puts them there."""
+    inputs = sum("bind" in param and "select" not in param for param in spec.get("params", []))
+    return f' style="--companion-inputs:{inputs}"' if inputs else ""
 
 
 def _merged(spec: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

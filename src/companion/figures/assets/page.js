@@ -33,3 +33,8 @@
     }
   });
 })();
+
+// The theme opens a chapter's text or notebook in a new tab; a reader who asks for a download wants the file.
+for (const link of document.querySelectorAll("a.btn-download-source-button, a.btn-download-notebook-button")) {
+  link.download = link.getAttribute("href").split("/").pop();
+}
