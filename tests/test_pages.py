@@ -289,7 +289,7 @@ def test_every_control_has_a_name_works_by_key_and_tells_what_changed(site, brow
         with Visit(browser, site / "notebooks" / f"{chapter.stem}.html") as visit:
             page = visit.page
             for control in page.locator(".companion-controls input, .companion-controls select").all():
-                figure = page.locator("figure", has=control)
+                figure = control.locator("xpath=ancestor::figure")
                 assert control.evaluate("(input) => input.labels[0].textContent.trim()")
                 value, words = control.input_value(), figure.locator(".companion-told").text_content()
                 control.focus()

@@ -17,7 +17,7 @@ Format = str | Callable[[Any], str]
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
-# Layout, estimated from the text alone: pixels of a letter, of the space between columns, of a phone's and a paper's width.
+# Layout, estimated from the text alone: pixels of a letter, of the space between columns, of a phone and of paper.
 _LETTER, _GAP, _PHONE, _PAPER = 8, 13, 330, 720
 # Letters to which a column of words can be squeezed and still be read.
 _SQUEEZED = 18
