@@ -53,7 +53,7 @@ def test_the_front_page_shows_the_chain_with_intervals_and_doors(site):
         "Disclosed",
     ]
     for step in steps[1:]:
-        assert re.fullmatch(r"\d+% interval \[[^,]+, [^,]+\]", step.select_one(".companion-step-interval").text)
+        assert re.fullmatch(r".+ \[[^,]+, [^,]+\]", step.select_one(".companion-step-interval").text)
     assert len(page.select(".sd-card")) == 4
 
 
