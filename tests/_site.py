@@ -40,7 +40,8 @@ def specimen_project(folder: Path, repository: str = "") -> Path:
     """Lay out a small project: the book's own pages and settings, with one chapter that uses everything."""
     (folder / "notebooks").mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "specimens" / "01-specimen.md", folder / "notebooks")
-    shutil.copytree(ROOT / "data" / "published", folder / "data" / "published")
+    for part in ("published", "demo"):
+        shutil.copytree(ROOT / "data" / part, folder / "data" / part)
     shutil.copytree(ROOT / "book" / "_ext", folder / "book" / "_ext")
     for part in ("_static", "_templates"):
         shutil.copytree(ROOT / "book" / part, folder / "book" / part)
