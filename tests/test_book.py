@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import compare_builds
+import nbformat
 import pytest
 import yaml
 from _site import ROOT, SMALL, Visit, once, open_browser, shared_folder, specimen_project
@@ -222,9 +224,47 @@ def test_plain_jupyter_book_builds_and_offers_launch_buttons_only_with_a_reposit
     binder = [link["href"] for link in soup.select('a[href*="mybinder.org"]')]
     assert binder
     assert binder[0].endswith("notebooks/01-specimen.md")
+    (colab,) = [link["href"] for link in soup.select('a[href*="colab.research.google.com"]')]
+    assert colab.endswith("/github/someone/companion/blob/colab/notebooks/01-specimen.ipynb")
+    assert soup.select("button.btn-launch-thebe, [onclick*=initThebe]")
     with Visit(browser, page) as visit:
         assert visit.errors == []
         assert visit.requests == []
+
+
+def test_chapters_for_colab_fetch_the_companion_and_then_are_the_chapters(tmp_path):
+    colab = _script("colab")
+    made = colab.write(tmp_path, "https://github.com/someone/companion", "main")
+    assert [path.stem for path in made] == [chapter.stem for chapter in runs.chapter_paths()]
+    for path, chapter in zip(made, runs.chapter_paths(), strict=True):
+        cells = nbformat.read(path, as_version=4).cells
+        assert [cell.source for cell in cells[1:]] == [cell.source for cell in runs.read_notebook(chapter).cells]
+        assert cells[0].source == colab.setup_cell("https://github.com/someone/companion", "main")
+    workflow = yaml.safe_load((ROOT / ".github/workflows/book.yml").read_text(encoding="utf-8"))
+    steps = " ".join(step.get("run", "") for step in workflow["jobs"]["colab"]["steps"])
+    assert f"git push --force origin {colab.BRANCH}" in steps
+
+
+def test_the_first_cell_for_colab_works_on_an_empty_machine(tmp_path):
+    origin, machine = tmp_path / "origin", tmp_path / "machine"
+    machine.mkdir()
+    specimen_project(origin)
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        name = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        subprocess.run(["git", "-C", str(origin), *name, *words], check=True)
+    ask = "from companion import runs\nprint(pathlib.Path.cwd().name, [path.stem for path in runs.chapter_paths()])"
+    for _ in range(2):  # the second time nothing is left to fetch
+        code = _script("colab").setup_cell(origin.as_uri(), "main") + ask
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=machine, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "notebooks ['01-specimen']"
+
+
+def _script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "book" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.notebook

@@ -6,6 +6,7 @@ packages, so that the site asks no other host for anything and works when opened
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ SCRIPT = "companion-figures.js"
 STYLE = "companion-figures.css"
 MATHJAX = "companion-mathjax.js"
 PAGE = "companion-page.js"
+COLAB = "https://colab.research.google.com"
 
 
 class DataTable(SphinxDirective):
@@ -58,6 +60,8 @@ def configure(app: Sphinx, config: Config) -> None:
             "thebe": True,
             "notebook_interface": "jupyterlab",
         }
+        if "//github.com/" in str(options["repository_url"]):  # Colab reads from no other host
+            options["launch_buttons"]["colab_url"] = COLAB
     else:
         options.pop("repository_url", None)
         options["launch_buttons"] = {}
@@ -112,11 +116,17 @@ def mend_roles(app: Sphinx, pagename: str, templatename: str, context: dict[str,
 
 
 def point_at_sources(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Let launch buttons name the text notebook of the repository, whatever form the page was built from."""
+    """Let launch buttons name the text notebook of the repository, whatever form the page was built from.
+
+    Colab opens .ipynb only: its button leads to the branch that ``book/colab.py`` fills.
+    """
     for group in context.get("header_buttons", []):
         for button in group.get("buttons", []):
-            if isinstance(button.get("url"), str):
-                button["url"] = button["url"].replace(f"{pagename}.ipynb", f"{pagename}.md")
+            url = button.get("url")
+            if isinstance(url, str) and url.startswith(COLAB):
+                button["url"] = re.sub(r"/blob/.*$", f"/blob/colab/{pagename}.ipynb", url)
+            elif isinstance(url, str):
+                button["url"] = url.replace(f"{pagename}.ipynb", f"{pagename}.md")
 
 
 def add_script(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
