@@ -299,6 +299,30 @@ def test_command_prints_what_score_prints(whole, parts):
     assert json.loads(there.stdout) == json.loads(here.stdout)
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--replicates", "0"], "replicates is 0"),
+        (["--confidence", "2"], "confidence is 2.0"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--reference", "none"], "reference 'none' is not among the arms; they are arm-3, arm-"),
+        (["--per-query", "x.txt"], "the extension '.txt' is unknown"),
+        (["--target-recall", "2"], "target recall 2"),
+        (["--axes", "none"], "axes none"),
+    ],
+)
+def test_options_are_checked_before_any_part_is_scored(parts, option, said, monkeypatch):
+    from companion.cli import app
+
+    monkeypatch.setattr(scale, "_score_part", lambda *arguments: pytest.fail("a part was scored"))
+    if option[0] in ("--target-recall", "--axes"):  # the first part refuses these
+        monkeypatch.undo()
+    done = CliRunner().invoke(app, ["score-parts", str(parts), *option])
+    assert isinstance(done.exception, InputError)
+    assert said in str(done.exception)
+    assert "[1/" not in done.output
+
+
 # --- clusters ----------------------------------------------------------------------------------------------------
 
 

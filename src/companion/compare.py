@@ -27,6 +27,8 @@ _RECORD_KEYS = {"notebook", "parameters", "headline"}
 _ENDS = ("estimate", "low", "high")
 _MOST_PANELS = 12
 _MOST_COLOURS = 6
+# Two numbers with intervals in a row, and all that tells the runs apart, need more room than prose.
+_STYLE = ".companion-page { max-width: min(68rem, 100%); } .companion-page > p { max-width: 46rem; }"
 
 
 @dataclass(frozen=True)
@@ -296,7 +298,7 @@ def page(comparison: Comparison, title: str = "Runs compared") -> str:
     body += ["<h2>All runs</h2>", _runs_table(comparison)]
     for _, row in runs[runs["status"] == "failed"].iterrows():
         body.append(f"<p><strong>{html.escape(row['run'])}</strong> failed: {html.escape(str(row['error']))}</p>")
-    return frame(title, "\n".join(body))
+    return frame(title, "\n".join(body)).replace("</style>", f"{_STYLE}</style>", 1)
 
 
 def _what_varied(comparison: Comparison) -> str:

@@ -347,6 +347,26 @@ def list_parts(folder: str | os.PathLike[str]) -> list[str]:
     return sorted(found, key=lambda part: (not part.isdigit(), int(part) if part.isdigit() else 0, part))
 
 
+def list_arms(folder: str | os.PathLike[str]) -> list[str]:
+    """List the arms of partitioned records, in order of appearance in the rankings.
+
+    Parameters
+    ----------
+    folder : path-like
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    InputError
+        If the folder is not laid out as partitioned records.
+    """
+    folder = Path(folder).resolve()
+    return _arms(folder, list_parts(folder), None)
+
+
 def _arms(folder: Path, parts: Sequence[str], chosen: Sequence[str] | None) -> list[str]:
     """Return the arms to score, by default all, in order of appearance in the rankings."""
     stated = folder / ARMS_FILE

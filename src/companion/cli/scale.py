@@ -71,6 +71,7 @@ def score_parts(
         "axes": [axis.strip() for axis in axes.split(",") if axis.strip()],
         "family": family,
     }
+    _check_first(folder, reference, per_query, replicates=replicates, confidence=confidence, seed=seed)
     where = scheduler or ("processes" if jobs > 1 else None)
     try:
         table = scale.score_partitions(folder, scheduler=where, jobs=jobs, say=_say, **options)
@@ -81,6 +82,19 @@ def score_parts(
     if per_query is not None:
         tables.write_table(table, per_query)
     report(summary, {**summary.settings, **options, "axes": axes, "reference": reference}, as_json)
+
+
+def _check_first(folder: Path, reference: str | None, per_query: Path | None, **resampling: Any) -> None:
+    """Refuse now what would otherwise be refused when all parts have been scored, which can take hours."""
+    from companion import bootstrap, scale, tables
+    from companion.errors import InputError
+
+    bootstrap.Resamples(**resampling, sizes=(1,))
+    arms = scale.list_arms(folder)
+    if reference is not None and reference not in arms:
+        raise InputError(f"reference {reference!r} is not among the arms; they are {', '.join(arms)}")
+    if per_query is not None:
+        tables.format_of(per_query)
 
 
 def _say(line: str) -> None:
