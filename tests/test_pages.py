@@ -143,6 +143,8 @@ def test_commands_page_has_every_command_and_option(site):
     text = soup_of(site, "book/commands").select_one("article").text
     command = typer.main.get_command(app)
     assert len(command.commands) >= 10
+    assert "--confidence <float>" in text
+    assert "\\<" not in text
     for name, inner in command.commands.items():
         assert f"companion {name}" in text
         for option in inner.params:

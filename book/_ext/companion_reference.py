@@ -55,8 +55,14 @@ def commands_page() -> str:
 def _tidied(text: str) -> str:
     # A prompt would be copied along with the line; and help texts hold words in angle brackets that are no HTML.
     text = text.replace("```console\n$ ", "```text\n").replace("**Usage**:\n\n", "")
-    lines = [line if line.startswith(("```", "companion")) else line.replace("<", "\\<") for line in text.splitlines()]
+    lines = [line if line.startswith(("```", "companion")) else _escaped(line) for line in text.splitlines()]
     return "\n".join(lines) + "\n"
+
+
+def _escaped(line: str) -> str:
+    """Escape angle brackets where they would be HTML; in code, every second part, a backslash would be shown."""
+    parts = line.split("`")
+    return "`".join(part if place % 2 else part.replace("<", "\\<") for place, part in enumerate(parts))
 
 
 def citation() -> str:
