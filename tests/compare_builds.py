@@ -81,15 +81,15 @@ def surroundings(what: Mapping[str, str]) -> dict[str, str]:
 def build_twice(folder: Path) -> tuple[Path, Path]:
     """Build the book from two clones of this checkout, one after the other."""
     root = Path(__file__).resolve().parents[1]
-    sites = []
-    for name, what, jobs in (("a", ONE, "2"), ("a much longer name/b", OTHER, "1")):
-        clone = folder / name
+    plan = ((folder / "a", ONE, "2"), (folder / "a much longer name" / "b", OTHER, "1"))
+    for clone, _, _ in plan:  # before anything is built: somebody may commit in the meantime
         subprocess.run(["git", "clone", "--quiet", str(root), str(clone)], check=True)
+    for clone, what, jobs in plan:
         environment = surroundings({**what, "COMPANION_PROJECT": str(clone), "PYTHONPATH": str(clone / "src")})
         command = [sys.executable, "-m", "companion", "book", "--jobs", jobs]
         subprocess.run(command, check=True, env=environment, cwd=clone)
-        sites.append(clone / "_build" / "html")
-    return sites[0], sites[1]
+    one, other = (clone / "_build" / "html" for clone, _, _ in plan)
+    return one, other
 
 
 def main() -> int:
