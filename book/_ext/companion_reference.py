@@ -89,7 +89,7 @@ def corpora_table() -> str:
                 "corpus": name,
                 **counts,
                 "licence": meta["licence"],
-                "origin": str(meta["origin"]).partition(" ")[0],
+                "origin": str(meta["origin"]).partition(" ")[0].removeprefix("https://"),
                 "revision": str(meta["revision"])[:12]
                 + (" (unconfirmed)" if "no revision confirmed" in meta["origin"] else ""),
             }
