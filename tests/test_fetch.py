@@ -318,7 +318,7 @@ def test_an_interrupted_fetch_leaves_nothing_whole_and_goes_on(upstream, target,
         upstream.files[path.relative_to(upstream.folder).as_posix()] = path.read_bytes()
     upstream.pin(commit(upstream.folder))
     wrapper(failure)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=rf"{message}.* \(git fetch: "):
         fetch.fetch("gatemem")
     assert wrapper.calls() == 3
     assert_nothing_whole(target)
@@ -442,6 +442,40 @@ def test_a_disk_that_fills_up_when_the_stamp_is_written(upstream, target, monkey
             fetch.fetch("gatemem")
         assert_nothing_whole(target)
     assert fetch.fetch("gatemem").state == "verified"
+
+
+# A remote that dies at any byte
+
+DYING = """#!{python}
+import os, subprocess, sys
+left = {left}
+with subprocess.Popen([{git!r}, "upload-pack", *sys.argv[1:]], stdout=subprocess.PIPE) as process:
+    while left and (sent := os.read(process.stdout.fileno(), min(left, 4096))):
+        os.write(1, sent)
+        left -= len(sent)
+    process.kill()
+"""
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.1, 0.3, 0.6, 0.95])
+def test_a_connection_cut_at_any_byte_leaves_nothing_whole_and_goes_on(upstream, home, target, monkeypatch, share):
+    for path in (upstream.folder / "bench").rglob("*.jsonl"):
+        path.write_bytes(os.urandom(20_000))
+        upstream.files[path.relative_to(upstream.folder).as_posix()] = path.read_bytes()
+    upstream.pin(commit(upstream.folder))
+    allow_partial(upstream.folder)
+    helper = home / "remote"
+    helper.write_text(DYING.format(python=sys.executable, git=GIT, left=int(share * 20_000)))
+    helper.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("GIT_CONFIG_COUNT", "1")
+        patch.setenv("GIT_CONFIG_KEY_0", "remote.origin.uploadpack")
+        patch.setenv("GIT_CONFIG_VALUE_0", str(helper))
+        with pytest.raises(InputError, match="connection was cut"):
+            fetch.fetch("gatemem")
+    assert_nothing_whole(target)
+    assert fetch.fetch("gatemem").state == "verified"
+    assert contents(target) == upstream.files
 
 
 # Nothing to fetch with or from
@@ -581,6 +615,31 @@ def test_a_present_corpus_is_left_alone_without_a_lock(home, target):
     fill(target)
     assert fetch.fetch("gatemem").action == "already here"
     assert [path.name for path in target.parent.iterdir()] == ["gatemem"]
+
+
+@pytest.mark.parametrize("replace_", [False, True])
+def test_a_file_in_the_place_of_the_folder_is_left_alone(upstream, target, replace_):
+    target.parent.mkdir(parents=True)
+    target.write_text("mine")
+    with pytest.raises(InputError, match=r"gatemem: is a file, where the folder of gatemem belongs"):
+        fetch.fetch("gatemem", replace=replace_)
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize("there", ["empty", "nothing", "another copy"])
+def test_a_link_to_another_disk_is_followed_and_kept(upstream, home, target, there):
+    elsewhere = home / "large" / "gate"
+    target.parent.mkdir(parents=True)
+    target.symlink_to(elsewhere)
+    if there == "empty":
+        elsewhere.mkdir(parents=True)
+    if there == "another copy":
+        fill(elsewhere)
+    assert fetch.fetch("gatemem", replace=there == "another copy").state == "verified"
+    assert target.is_symlink()
+    assert contents(elsewhere) == upstream.files
+    assert base.get("gatemem").is_present()
+    assert fetch.fetch("gatemem").action == "already here"
 
 
 def test_a_failed_replacement_keeps_what_was_there(upstream, target):

@@ -50,11 +50,12 @@ _SETTINGS = (
     "fetch.writeCommitGraph=false",
 )
 
+_FULL = "the disk is full: make room and run the same command again"
 _DAMAGED = "the repository is damaged or has been tampered with: its objects do not have the ids they claim"
 _CAUSES: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("no space left on device", "disk quota exceeded", "file too large"),
-        "the disk is full: make room and run the same command again; what has arrived is kept",
+        _FULL + "; what has arrived is kept",
     ),
     (
         (
@@ -108,6 +109,8 @@ _CAUSES: tuple[tuple[tuple[str, ...], str], ...] = (
             "invalid index-pack output",
             "protocol error",
             "remote end hung up",
+            "could not read from remote repository",
+            "expected flush after",
         ),
         "the connection was cut: run the same command again; what has arrived is kept",
     ),
@@ -245,7 +248,7 @@ class Git:
         except OSError as error:
             raise InputError(explain_os_error(error, self.folder)) from error
         if process.returncode:
-            raise _error(arguments[0], complaints, process.returncode)
+            raise _error(_command_of(arguments), complaints, process.returncode)
         return output.decode("utf-8", "surrogateescape")
 
     def blob_ids(self, root: Path, paths: Sequence[str]) -> list[str]:
@@ -272,8 +275,19 @@ class Git:
 def explain_os_error(error: OSError, folder: Path) -> str:
     """Say in plain words why the operating system refused."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"{folder}: {_CAUSES[0][1]}"
+        return f"{folder}: {_FULL}"
     return f"{error.filename or folder}: {error.strerror or error}"
+
+
+def _command_of(arguments: Sequence[str]) -> str:
+    """Name the git command among its arguments, past git's own options."""
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "-c":
+            next(rest, None)
+        elif not argument.startswith("-"):
+            return argument
+    return " ".join(arguments)
 
 
 def _communicate(process: subprocess.Popen[bytes], stdin: bytes | None, progress: TextIO | None) -> tuple[bytes, str]:

@@ -135,12 +135,12 @@ def fetch(
     Raises
     ------
     InputError
-        Unknown name; a folder in the way; git, the network, the revision or disk space missing; files that are not
-        those of the pinned revision; another fetch still running after `wait` seconds. What is under the final name
-        is then what was there before.
+        Unknown name; a file or a folder in the way; git, the network, the revision or disk space missing; files that
+        are not those of the pinned revision; another fetch still running after `wait` seconds. What is under the
+        final name is then what was there before.
     """
     pinned = _upstream(name)
-    target = corpora_dir() / pinned.name
+    target = _target(pinned)
     here = _already_here(pinned, target, replace)
     if here is not None:
         # Needs no lock: what has its final name is whole. A shared, read-only folder is thus left alone.
@@ -165,6 +165,16 @@ def _upstream(name: str) -> Upstream:
     if name not in UPSTREAMS:
         raise InputError(f"unknown source '{name}'; expected one of {', '.join(UPSTREAMS)}")
     return UPSTREAMS[name]
+
+
+def _target(upstream: Upstream) -> Path:
+    """Find the folder to fill: where a link leads if there is one, since whoever made it wants the data there."""
+    target = corpora_dir() / upstream.name
+    if target.is_symlink():
+        target = target.resolve()
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{target}: is a file, where the folder of {upstream.name} belongs; move it away")
+    return target
 
 
 def _already_here(upstream: Upstream, target: Path, replace: bool) -> Fetched | None:
