@@ -627,7 +627,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-# Names hold no control characters: such records are refused (see below). Texts may.
+# Names hold no control characters but tabs and line ends; such records are refused. Texts may.
 NAMES = [CONTROL.sub("", text) for text in HOSTILE]
 
 

@@ -529,16 +529,16 @@ def test_a_target_that_was_not_retrieved_is_observed_once_and_may_be_retrieved_l
 
 
 def test_ids_of_any_text_survive(tmp_path):
-    ids = ["007", "NA", "", 'a,b "c"', "é\u2028x", "🗝", " lead", "null", "\u202eb"]
+    ids = ["007", "NA", "", 'a,b\n"c"', "é\u2028x", "🗝", " lead", "null", "\u202eb"]
     with Ledger(tmp_path) as ledger:
         for name in ids:
             if name:
-                ledger.retrieved("q 1", "r", name)
-        for name in ("q\r1", "a\x00", "a\nb", "\x7f", "\x85"):  # the table that is made of it would be refused
+                ledger.retrieved("q\r1", "r", name)
+        for name in ("q\x0b1", "a\x00", "a\x1bb", "\x7f", "\x85"):  # the table that is made of it would be refused
             with pytest.raises(InputError, match="expected text without control characters"):
                 ledger.retrieved(name, "r", "m")
     assert ledger.table()["memory_id"].tolist() == [name for name in ids if name]
-    assert set(ledger.table()["query_id"]) == {"q 1"}
+    assert set(ledger.table()["query_id"]) == {"q\r1"}
 
 
 def test_a_finished_route_is_forgotten_but_still_checked_when_read(tmp_path):

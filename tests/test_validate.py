@@ -108,11 +108,10 @@ def test_csv_rows_of_another_width_are_listed(tmp_path):
         "\n".join([*lines, "q3,n", 'q4,"two\nlines",current', "q5,n,current,extra", "q6,n,odd"]) + "\n"
     )
     found = faults(tmp_path)
-    assert found[["line", "column", "what"]].fillna("").to_numpy().tolist() == [
-        [4, "", "the row has 2 fields"],
-        [7, "", "the row has 4 fields"],
-        [5, "namespace", r"'two\nlines' holds a control character"],
-        [8, "intent", "'odd' is not a known intent"],
+    assert found[["line", "what"]].to_numpy().tolist() == [
+        [4, "the row has 2 fields"],
+        [7, "the row has 4 fields"],
+        [8, "'odd' is not a known intent"],
     ]
 
 
@@ -324,7 +323,7 @@ def test_a_table_without_rows_cannot_be_scored(tmp_path, table):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize("character", ["\x00", "\x1b", "\n", "\t", "\x7f", "\x85"])
+@pytest.mark.parametrize("character", ["\x00", "\x1b", "\x0b", "\x7f", "\x85"])
 def test_a_control_character_in_a_name_is_refused_with_row_and_column(tmp_path, suffix, character):
     folder = whole(tmp_path / "r")
     memories = pd.read_csv(folder / "memories.csv", dtype=str).assign(text=f"prose may{character}hold it")
@@ -336,13 +335,15 @@ def test_a_control_character_in_a_name_is_refused_with_row_and_column(tmp_path, 
         assert refused, name
         assert "row 5" in words and "column namespace" in words, (name, words)
         assert "holds a control character" in words and repr(character)[1:-1] in words
-        assert character not in words.replace("\n", "") or character == "\n"
+        assert character not in words
 
 
 def test_an_accent_or_an_invisible_letter_is_no_control_character(tmp_path):
     folder = whole(tmp_path / "r")
     memories = pd.read_csv(folder / "memories.csv", dtype=str)
-    memories["namespace"] = "Â\u00a0é\u2028\u202eß"  # bytes C2, as in control characters, among them
+    memories["namespace"] = (
+        "Â\u00a0é\u2028\u202eß\t\n"  # among them the byte C2, with which some control characters begin
+    )
     queries = pd.read_csv(folder / "queries.csv", dtype=str).assign(namespace=memories["namespace"][0])
     write_table(memories, folder / "memories.csv")
     write_table(queries, folder / "queries.csv")

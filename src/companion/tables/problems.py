@@ -13,8 +13,8 @@ import pandas as pd
 from companion.errors import InputError
 
 _LONGEST_VALUE = 60
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-"""A control character, which no id or other name may hold."""
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""A control character, which no id or other name may hold; tabs and line ends are text, which CSV can quote."""
 
 
 @dataclass(frozen=True)

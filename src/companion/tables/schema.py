@@ -55,7 +55,8 @@ class Column:
         Header.
     kind : {"text", "name", "boolean", "whole", "score", "number"}
         What a cell is; `DTYPES` gives the pandas dtype. A name (an id, a namespace, a word of a vocabulary) is text
-        that people and programs must be able to tell apart by looking at it: it holds no control character.
+        that people and programs must be able to tell apart by looking at it: it holds no control character but tabs
+        and line ends.
     required : bool
         Whether the table is refused without it.
     meaning : str

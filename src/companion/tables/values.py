@@ -30,7 +30,7 @@ Parsed = tuple[pd.Series, Mask]
 _TRUTH: dict[str, bool | None] = {"1": True, "true": True, "0": False, "false": False, "": None, "?": None}
 _WHOLE = r"-?[0-9]{1,18}(\.0+)?"
 _DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
-_CONTROL = r"[\x{00}-\x{1f}\x{7f}-\x{9f}]"
+_CONTROL = r"[\x{00}-\x{08}\x{0b}\x{0c}\x{0e}-\x{1f}\x{7f}-\x{9f}]"  # as problems.CONTROL, for Arrow
 _BAD = object()
 
 
@@ -59,11 +59,12 @@ def parse_text(column: pd.Series) -> Parsed:
 
 
 def parse_name(column: pd.Series) -> Parsed:
-    """Read a column of names: text as from `parse_text`, in which a control character (C0, DEL, C1) is bad.
+    """Read a column of names: text without control characters.
 
     Parameters
     ----------
     column : Series
+        As for `parse_text`; C0 other than tab and line ends, DEL, and C1 are bad.
 
     Returns
     -------
