@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from companion import bootstrap, scoring, studies
+from companion.retrieval.registry import base_arm
 
 if TYPE_CHECKING:
     from companion.tables import Records
@@ -30,9 +31,8 @@ FAMILY_METRICS = (
 )
 
 
-def family_of(arm: str) -> str:
-    """Return an arm's name without its seed: random controls are ranked once per seed, as ``name:seed``."""
-    return arm.partition(":")[0]
+family_of = base_arm
+"""An arm's name without its seed: random controls are ranked once per seed, as ``name:seed``."""
 
 
 def by_family(summary: scoring.Summary, source: str = bootstrap.MACRO) -> pd.DataFrame:
@@ -72,7 +72,7 @@ def by_family(summary: scoring.Summary, source: str = bootstrap.MACRO) -> pd.Dat
 
 
 def arm_table(families: pd.DataFrame) -> pd.DataFrame:
-    """Lay ``by_family`` out with one row per arm and one column per metric.
+    """Lay ``by_family`` out with one row per arm.
 
     Parameters
     ----------
@@ -82,13 +82,39 @@ def arm_table(families: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``arm``, ``seeds`` and the metrics, in the order of ``FAMILY_METRICS``.
+        ``arm``, ``seeds``, and for every metric of ``FAMILY_METRICS`` its estimate under its own name and both ends of
+        its interval or range under ``<metric>_low`` and ``<metric>_high``.
     """
-    wide = families.pivot(index=["arm", "seeds"], columns="metric", values="estimate").reindex(
-        pd.MultiIndex.from_frame(families[["arm", "seeds"]].drop_duplicates()), columns=list(FAMILY_METRICS)
-    )
-    wide.columns.name = None
-    return wide.reset_index()
+    rows = pd.MultiIndex.from_frame(families[["arm", "seeds"]].drop_duplicates())
+    wide = families.pivot(index=["arm", "seeds"], columns="metric", values=["estimate", "low", "high"]).reindex(rows)
+    suffixes = {"estimate": "", "low": "_low", "high": "_high"}
+    columns = {f"{m}{suffix}": wide[part, m] for m in FAMILY_METRICS for part, suffix in suffixes.items()}
+    return pd.DataFrame(columns).reset_index()
+
+
+def reported(work: pd.DataFrame, per_query: pd.DataFrame) -> pd.DataFrame:
+    """Average what filters and routers report about themselves, as every other measure is averaged.
+
+    Parameters
+    ----------
+    work : DataFrame
+        What ``companion.retrieval.rank`` or ``companion.corpora.frozen.frozen_work`` returns.
+    per_query : DataFrame
+        What ``scoring.score_routes`` gives for the same queries: says which are evaluable, and of which source.
+
+    Returns
+    -------
+    DataFrame
+        ``arm`` and two macro means over evaluable queries and seeds: ``passed_unresolved`` (candidates per query that
+        a filter let pass because nothing settles a filtered axis; missing for arms that filter nothing) and
+        ``fell_back`` (share of queries for which a router searched the whole namespace; missing for arms that route
+        nothing).
+    """
+    columns = ["passed_unresolved", "fell_back"]
+    sources = per_query.loc[per_query["anchors"] > 0, ["query_id", "source"]].drop_duplicates()
+    rows = work.astype(dict.fromkeys(columns, "Float64")).assign(arm=work["arm"].map(family_of))
+    by_source = rows.merge(sources, on="query_id").groupby(["arm", "source"], sort=False)[columns].mean()
+    return by_source.groupby("arm", sort=False).mean().reset_index()
 
 
 def sweep(
