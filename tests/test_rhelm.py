@@ -111,6 +111,8 @@ def test_only_eligible_questions_are_kept_and_repeated_evidence_counts_once(made
         ([_question("a", [3])], r"must hold text references only"),
         ([_question("a", [], question_date="1 May")], r"field 'question_date': '1 May' is not a date"),
         ([_question("a", []), _question("a", [])], r"line 2: question id 'a' appears twice"),
+        ([_question("a", []), _question("b", ["2024-02-01:1"])], r"none of the 2 questions is eligible"),
+        ([" "], r"none of the 0 questions is eligible"),
     ],
 )
 def test_malformed_questions_name_file_line_and_field(made, rows, message):

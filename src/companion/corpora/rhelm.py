@@ -68,7 +68,8 @@ def load_rhelm(root: Path) -> Corpus:
     Raises
     ------
     InputError
-        When a folder is missing, or a file is malformed: the message names file, line or turn, and field.
+        When a folder is missing, a file is malformed (the message names file, line or turn, and field), or no
+        question is eligible.
     """
     memories = _read_memories(root)
     questions = _read_questions(root, personas=set(memories["namespace"]))
@@ -81,6 +82,11 @@ def load_rhelm(root: Path) -> Corpus:
             continue
         rows.append(_query_row(question))
         labels.extend((rows[-1]["query_id"], memory_id) for memory_id in evidence)
+    if not rows:
+        raise InputError(
+            f"{root / _QUESTIONS}: none of the {len(questions)} questions is eligible; expected some whose evidence "
+            "exists and is dated before them"
+        )
     queries = pd.DataFrame(rows)
     queries["visible_foreign"] = queries["visible_own"]
     pairs = pd.DataFrame(labels, columns=["query_id", "memory_id"])
