@@ -13,6 +13,7 @@ import nbformat
 import pandas as pd
 import pytest
 from _site import ROOT, SMALL, Visit, once, open_browser, shared_folder
+from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 
 from companion import book, published, runs
@@ -190,6 +191,33 @@ def test_chapters_can_be_taken_away_as_text_and_as_notebook(site):
         assert text.read_bytes() == chapter.read_bytes()
         node = nbformat.read((site / "notebooks" / links[".ipynb"]).resolve(), as_version=4)
         assert len(node.cells) > 3
+
+
+@pytest.mark.parametrize("chapter", [path.stem for path in runs.chapter_paths() if path.stem != "00-front"])
+def test_every_figure_and_table_of_a_chapter_has_its_code_below_it(site, chapter):
+    page = soup_of(site, f"notebooks/{chapter}")
+    shown = page.select("article figure.companion-figure, article .companion-block:not(.companion-parameters)")
+    assert len(shown) >= 2
+    for part in shown:
+        cell = part.find_parent("div", class_="cell")
+        code = cell.select_one("details.hide div.highlight").text
+        assert re.search(r"\b(show|show_table|display|explorer)\w*\(", code), part.get("id")
+    for cell in page.select("div.cell.tag_hide-input"):
+        assert "open" not in cell.select_one("details.hide").attrs
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_opened_code_stands_below_what_it_made_and_can_be_read(site, browser, mode):
+    with Visit(browser, site / "notebooks" / "02-support.html", mode=mode, width=390) as visit:
+        page = visit.page
+        cell = page.locator("div.cell.tag_hide-input:has(figure)").first
+        cell.locator("summary", has_text="Code").click()
+        code = cell.locator("div.highlight pre")
+        assert code.bounding_box()["y"] > cell.locator("figcaption").bounding_box()["y"]
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        found = Axe().run(page, context=".tag_hide-input details[open]")
+        assert found.response["violations"] == []
 
 
 def test_the_changelog_and_citation_are_those_of_the_project(site):
