@@ -390,7 +390,7 @@ def test_a_refused_model_does_not_stand_in_the_way_of_the_next_reader(server, tm
 
 def test_a_server_that_is_not_there_is_given_up_soon_and_another_takes_the_folder(server, tmp_path):
     dead = readers.ChatReader(ChatSettings("stub", base_url="http://127.0.0.1:9/v1", retries=0, concurrency=2))
-    with pytest.raises(InputError, match=r"http://127.0.0.1:9/v1: no server answers there .*3 requests tried"):
+    with pytest.raises(InputError, match=r"http://127.0.0.1:9/v1: no server answers there .*[34] requests tried"):
         expose.run(dead, tmp_path)
     expose.run(chat(server), tmp_path)
     assert len(server.asked) == 384
