@@ -144,6 +144,21 @@ def test_a_page_works_in_every_width_and_mode(site, browser, page):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("mode", MODES)
+def test_a_new_reader_sees_the_right_mode_from_the_start(specimen, browser, mode):
+    context = browser.new_context(color_scheme=mode)
+    page = context.new_page()
+    # "interactive" comes after the body is read and before deferred scripts run.
+    page.add_init_script(
+        "document.addEventListener('readystatechange', () => {"
+        "window.early = window.early || document.documentElement.dataset.theme; });"
+    )
+    page.goto((specimen / "_build" / "html" / "notebooks" / "01-specimen.html").as_uri())
+    assert page.evaluate("window.early") == mode
+    context.close()
+
+
+@pytest.mark.browser
 def test_search_works_from_disk(site, browser):
     with Visit(browser, site / "search.html", query="?q=unresolved") as visit:
         visit.page.wait_for_selector("#search-results li a", timeout=20_000)

@@ -23,6 +23,11 @@ SCRIPT = "companion-figures.js"
 STYLE = "companion-figures.css"
 MATHJAX = "companion-mathjax.js"
 PAGE = "companion-page.js"
+# The theme learns a new reader's mode from a script that runs after the page was shown once, in light.
+_MODE_FIRST = """(function (page) {
+  if (page.mode !== "auto" && page.theme) return;
+  page.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+})(document.documentElement.dataset);"""
 COLAB = "https://colab.research.google.com"
 
 
@@ -88,6 +93,7 @@ def write_assets(app: Sphinx) -> None:
             target.write_bytes(content)
     app.add_css_file(STYLE)
     app.add_js_file(PAGE, loading_method="defer")
+    app.add_js_file(None, body=_MODE_FIRST, priority=100)
 
 
 def tidy_scripts(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
