@@ -345,10 +345,17 @@ def test_colours_stand_out_on_both_pages(mode):
         assert contrast(ink[name], ink["--companion-paper"]) >= 4.5
 
 
+def test_no_route_wears_the_colour_of_a_status():
+    status = {palette.ADMISSIBLE, palette.INADMISSIBLE}
+    assert not status & set(palette.ARM.values())
+    assert not status & {figures.arm_colour(f"arm {number}") for number in range(200)}
+    assert palette.ARM["global_dense"] != palette.ARM["namespace_dense"] != palette.ARM["global_bm25"]
+
+
 def test_arms_have_stable_colours():
     assert figures.arm_colour("somebody_elses_arm") == figures.arm_colour("somebody_elses_arm")
     scale = figures.arm_scale(["namespace_dense", "global_dense", "namespace_dense"]).to_dict()
-    assert scale == {"domain": ["namespace_dense", "global_dense"], "range": [palette.BLUE, palette.VERMILION]}
+    assert scale == {"domain": ["namespace_dense", "global_dense"], "range": [palette.GREEN, palette.AMBER]}
 
 
 def test_the_style_sheet_and_script_are_complete():

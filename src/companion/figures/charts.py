@@ -191,7 +191,7 @@ def bounds_explorer(items: int = 20) -> alt.TopLevelMixin:
     -------
     altair chart
         Sliders set the items in the prefix, how many are known violations and how many are unresolved; counts that
-        do not fit are cut to what the prefix can hold.
+        do not fit are cut to what the prefix can hold, and the text says which counts are drawn.
     """
     import altair as alt
 
@@ -216,7 +216,8 @@ def bounds_explorer(items: int = 20) -> alt.TopLevelMixin:
         .transform_calculate(
             stop="datum.start + datum.count / items",
             text=(
-                "'share of violations lies in [' + format(datum.lower, '.3f') + ', ' + format(datum.upper, '.3f')"
+                "datum.bad + ' of ' + items + ' violate, ' + datum.open + ' unresolved'"
+                " + '   share of violations lies in [' + format(datum.lower, '.3f') + ', ' + format(datum.upper, '.3f')"
                 " + ']   known rate ' + datum.rate + '   coverage ' + format(1 - datum.open / items, '.3f')"
             ),
         )
@@ -395,10 +396,12 @@ def hiding_curves(data: pd.DataFrame, *, arms: Sequence[str]) -> alt.TopLevelMix
     import altair as alt
 
     panels = []
+    # Not as pale as the bands.
+    legend = alt.Legend(title=None, orient="bottom", symbolOpacity=1, symbolStrokeWidth=0)
     for series in dict.fromkeys(data["series"]):
         base = alt.Chart(data[data["series"] == series]).encode(
             x=alt.X("rate:Q", title="share of labels hidden", axis=alt.Axis(format="%")),
-            color=alt.Color("arm:N", scale=arm_scale(arms), legend=alt.Legend(title=None, orient="bottom")),
+            color=alt.Color("arm:N", scale=arm_scale(arms), legend=legend),
             tooltip=[
                 "arm:N",
                 alt.Tooltip("rate:Q", format=".0%"),
@@ -407,15 +410,18 @@ def hiding_curves(data: pd.DataFrame, *, arms: Sequence[str]) -> alt.TopLevelMix
             ],
         )
         scale = alt.Scale(domain=[0, 1])
-        band = base.mark_area(opacity=0.25).encode(
+        band = base.mark_area(opacity=0.18).encode(
             y=alt.Y("lower_bound:Q", title="bounds on the share of violations", scale=scale), y2="upper_bound:Q"
         )
-        edges = [base.mark_line(point=True).encode(y=alt.Y(f"{end}:Q", scale=scale)) for end in _BOUNDS]
+        edges = [
+            base.mark_line(point={"shape": shape, "size": 55}).encode(y=alt.Y(f"{end}:Q", scale=scale))
+            for end, shape in _BOUNDS.items()
+        ]
         panels.append(alt.layer(band, *edges).properties(width=300, height=240, title=series))
     return alt.hconcat(*panels)
 
 
-_BOUNDS = ("lower_bound", "upper_bound")
+_BOUNDS = {"lower_bound": "triangle-down", "upper_bound": "triangle-up"}
 
 
 def route_plane(data: pd.DataFrame) -> alt.TopLevelMixin:

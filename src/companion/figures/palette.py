@@ -36,25 +36,28 @@ STATUS: dict[str, str] = {"admissible": ADMISSIBLE, "inadmissible": INADMISSIBLE
 PUBLISHED = SLATE
 OURS = BLUE
 
+#: Routes never wear the colours of a status: a blue route would look admissible.
 ARM: dict[str, str] = {
-    "global_dense": VERMILION,
-    "global_bm25": AMBER,
-    "global_bm25_dense_rrf": PURPLE,
+    "global_dense": AMBER,
+    "global_bm25": PURPLE,
+    "global_bm25_dense_rrf": SKY,
     "global_recency_dense": SLATE,
-    "namespace_dense": BLUE,
+    "namespace_dense": GREEN,
     "namespace_current_only": SLATE,
     "policy_only": SKY,
     "lifecycle_only": PURPLE,
-    "policy_and_lifecycle": GREEN,
-    "released_intent_lifecycle_v1": GREEN,
-    "released_field_oracle": GREEN,
+    "policy_and_lifecycle": SLATE,
+    "released_intent_lifecycle_v1": SLATE,
+    "released_field_oracle": SLATE,
     "namespace_policy_gate": SKY,
     "namespace_text_verifier": PURPLE,
     "size_matched_random_partition": SLATE,
-    "anchor_preserving_same_size": AMBER,
+    "anchor_preserving_same_size": PURPLE,
     "threshold_router": PURPLE,
-    "cluster_router": AMBER,
+    "cluster_router": SKY,
 }
+
+_UNKNOWN = (GREEN, PURPLE, AMBER, SKY, SLATE)
 
 
 def arm_colour(arm: str) -> str:
@@ -70,7 +73,7 @@ def arm_colour(arm: str) -> str:
     str
         A hexadecimal colour. An unknown arm gets the same colour in every run and on every page.
     """
-    return ARM.get(arm, CATEGORICAL[zlib.crc32(arm.encode()) % len(CATEGORICAL)])
+    return ARM.get(arm, _UNKNOWN[zlib.crc32(arm.encode()) % len(_UNKNOWN)])
 
 
 def arm_scale(arms: Iterable[str]) -> alt.Scale:
