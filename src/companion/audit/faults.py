@@ -19,7 +19,18 @@ import numpy as np
 import pandas as pd
 
 from companion.errors import InputError
-from companion.tables import EXTENSIONS, TABLES, Column, Origin, Problem, Rule, find_problems, format_of, read_raw
+from companion.tables import (
+    EXTENSIONS,
+    TABLES,
+    Column,
+    Origin,
+    Problem,
+    Rule,
+    find_problems,
+    format_of,
+    read_raw,
+    strict_json,
+)
 from companion.tables.problems import not_accepted, show
 from companion.tables.schema import EXPECTED, ONE_SOURCE, missing_column
 from companion.tables.values import Parsed, parse_boolean, parse_name, parse_number, parse_text, parse_whole, settle
@@ -297,7 +308,7 @@ def _scan_jsonl(file: Path) -> _Scan:
     problems: list[Problem] = []
     for number, text in _lines(file, problems):
         try:
-            record = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+            record = strict_json.decode(text)
             if not isinstance(record, dict):
                 raise ValueError(f"{show(record)} is not a JSON object")
         except (ValueError, RecursionError) as error:
@@ -393,18 +404,6 @@ def _csv_rows(
         )
     finally:
         csv.field_size_limit(limit)
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not a JSON value")
-
-
-def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(items)
-    if len(found) < len(items):
-        names = [name for name, _ in items]
-        raise ValueError(f"the name {show(next(n for n in names if names.count(n) > 1))} appears more than once")
-    return found
 
 
 def _with_quick_lines(origin: Origin, file: Path) -> Origin:

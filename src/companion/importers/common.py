@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from companion.errors import InputError
-from companion.tables import Records, atomic_path, write_table
+from companion.tables import Records, atomic_path, strict_json, write_table
 from companion.tables.problems import CONTROL, is_missing, show
 from companion.tables.schema import INTENTS, STATES
 
@@ -147,19 +147,8 @@ def load_json(text: str, where: str) -> Any:
     InputError
         If it is not JSON.
     """
-
-    def constant(word: str) -> Any:
-        raise ValueError(f"{word} is not a JSON value")
-
-    def once(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) < len(items):
-            names = [name for name, _ in items]
-            raise ValueError(f"the name {show(next(n for n in names if names.count(n) > 1))} appears more than once")
-        return found
-
     try:
-        return json.loads(text, parse_constant=constant, object_pairs_hook=once)
+        return strict_json.decode(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: {error.msg} at character {error.pos + 1}; expected JSON") from error
     except (ValueError, RecursionError) as error:

@@ -22,6 +22,7 @@ import pandas as pd
 import pyarrow as pa
 
 from companion.errors import InputError
+from companion.tables import strict_json
 from companion.tables.checks import examine, schema_of, validate
 from companion.tables.problems import Origin, Problem, show
 
@@ -398,32 +399,16 @@ def _read_jsonl(path: Path) -> tuple[pd.DataFrame, Origin]:
     return frame, Origin(str(path), lambda row: lines[row])
 
 
-class _JsonFaultError(ValueError):
-    """A fault that the standard decoder would let pass."""
-
-
-def _refuse_constant(word: str) -> Any:
-    raise _JsonFaultError(f": {word} is not a JSON value; expected a finite number or null")
-
-
-def _unique_names(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(items)
-    if len(found) < len(items):
-        names = [name for name, _ in items]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _JsonFaultError(f", column {twice}: the name appears more than once; expected every name once")
-    return found
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique_names)
-
-
 def _json_object(line: bytes, path: Path, number: int) -> dict[str, Any]:
     where = f"{path}, line {number}"
     try:
-        record = _DECODER.decode(line.decode())
-    except _JsonFaultError as error:
-        raise InputError(f"{where}{error}") from error
+        record = strict_json.decode(line.decode())
+    except strict_json.JsonFaultError as error:
+        if error.name is not None:
+            fault = f", column {error.name}: the name appears more than once; expected every name once"
+        else:
+            fault = f": {error}; expected a finite number or null"
+        raise InputError(f"{where}{fault}") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: {error.msg} at character {error.pos + 1}; expected one JSON object") from error
     except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
