@@ -35,6 +35,16 @@ def test_a_sentence_is_chosen_by_the_side_of_the_interval(low, high, text):
     assert words.chosen(low, high, up="up", down="down", unsettled="open") == text
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(5.34, 6.8, "rises by 5.3 to 6.8"), (-0.3, -0.1, "falls by 0.1 to 0.3"), (-0.1, 0.2, "changes by −0.1 to +0.2"),
+     (0.0, 15.6, "changes by +0.0 to +15.6"), (0.04, 15.6, "changes by +0.0 to +15.6"),
+     (float("nan"), None, "changes by – to –")],
+)  # fmt: skip
+def test_changes_are_told_with_their_direction_where_it_is_one(low, high, text):
+    assert words.moves(low, high, ".1f") == text
+
+
 def test_intervals_are_counted_by_side_and_missing_ones_apart():
     table = pd.DataFrame({"low": [0.1, -0.2, -0.1, 0.0, None], "high": [0.2, -0.1, 0.1, 0.3, None]})
     assert words.sides(table) == "1 interval above zero, 1 below, 2 with zero inside, 1 without an interval"

@@ -81,6 +81,32 @@ def chosen(low: Any, high: Any, *, up: str, down: str, unsettled: str) -> str:
     return up if low > 0 else down if high < 0 else unsettled
 
 
+def moves(low: Any, high: Any, fmt: str = ".3f") -> str:
+    """Say by how much something changes, with the direction in words where there is only one.
+
+    Parameters
+    ----------
+    low, high : float or None
+        The smallest and the largest of several differences, in the unit that is to be written.
+    fmt : str
+        Format of their sizes, without a sign.
+
+    Returns
+    -------
+    str
+        Such as ``"rises by 5.3 to 6.8"``, ``"falls by 0.1 to 0.3"``, or ``"changes by −0.1 to +0.2"`` when they do not
+        all go one way as written.
+    """
+    sizes = [number(value if is_missing(value) else abs(value), fmt) for value in (low, high)]
+    nothing = number(0.0, fmt)
+    if not (is_missing(low) or is_missing(high)) and nothing not in sizes:
+        if low > 0:
+            return f"rises by {sizes[0]} to {sizes[1]}"
+        if high < 0:
+            return f"falls by {sizes[1]} to {sizes[0]}"
+    return f"changes by {number(low, '+' + fmt)} to {number(high, '+' + fmt)}"
+
+
 def sides(table: pd.DataFrame) -> str:
     """Count intervals by the side of zero on which they lie.
 
