@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _INK = "var(--companion-ink)"
 _RULE = "var(--companion-rule)"
 
+#: Axis from 0% to 100%: with quarters both ends keep their label on a phone, where every second label gives way.
+SHARES: dict[str, Any] = {"format": "%", "values": [0, 0.25, 0.5, 0.75, 1]}
+
 
 def forest(
     data: pd.DataFrame,
@@ -120,7 +123,7 @@ def status_bars(data: pd.DataFrame, *, y: str, order: Sequence[str] | None = Non
         .mark_bar(height={"band": 0.62})
         .encode(
             y=alt.Y(f"{y}:N", sort=list(order or dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260)),
-            x=alt.X("share:Q", title=x_title, axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+            x=alt.X("share:Q", title=x_title, axis=alt.Axis(**SHARES), scale=alt.Scale(domain=[0, 1])),
             color=alt.Color(
                 "status:N",
                 scale=alt.Scale(domain=names, range=[STATUS[name] for name in names]),
@@ -198,7 +201,7 @@ def bounds_explorer(items: int = 20) -> alt.TopLevelMixin:
     def slider(name: str, label: str, value: int, low: int) -> Any:
         return alt.param(name=name, value=value, bind=alt.binding_range(min=low, max=items, step=1, name=label))
 
-    size = slider("items", "Items in the prefix ", 10, 1)
+    size = slider("items", "Prefix length ", 10, 1)
     bad = slider("violations", "Known violations ", 2, 0)
     unknown = slider("unresolved", "Unresolved ", 3, 0)
     rows = pd.DataFrame({"status": ["inadmissible", "unresolved", "admissible"], "place": [0, 1, 2]})
@@ -230,7 +233,7 @@ def bounds_explorer(items: int = 20) -> alt.TopLevelMixin:
             "start:Q",
             title="share of the matched prefix",
             scale=alt.Scale(domain=[0, 1]),
-            axis=alt.Axis(format="%"),
+            axis=alt.Axis(**SHARES),
         ),
         x2="stop:Q",
         color=alt.Color(

@@ -9,6 +9,7 @@ import pandas as pd
 
 from companion import scoring
 from companion.errors import InputError
+from companion.figures.charts import SHARES
 from companion.figures.palette import HATCH, STATUS
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def hidden_label_explorer(weights: pd.DataFrame, *, share: int = 30) -> alt.TopL
         title="share of the matched prefix",
         stack="zero",
         scale=alt.Scale(domain=[0, 1]),
-        axis=alt.Axis(format="%"),
+        axis=alt.Axis(**SHARES),
     )
     colours = [STATUS["inadmissible"], HATCH, STATUS["admissible"]]
     bars = (

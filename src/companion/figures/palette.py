@@ -30,7 +30,8 @@ HATCH = "url(#companion-hatch)"
 ADMISSIBLE = BLUE
 INADMISSIBLE = VERMILION
 UNRESOLVED = SLATE
-STATUS: dict[str, str] = {"admissible": ADMISSIBLE, "inadmissible": INADMISSIBLE, "unresolved": HATCH}
+#: In the order of stacked bars, where the bounds are the two edges of the unresolved part: every legend follows it.
+STATUS: dict[str, str] = {"inadmissible": INADMISSIBLE, "unresolved": HATCH, "admissible": ADMISSIBLE}
 
 #: Published beside ours: the quotation is quiet, what was computed here carries the colour.
 PUBLISHED = SLATE
