@@ -39,6 +39,8 @@ def test_statuses_are_known_and_say_why(table):
     assert set(table["status"]) <= set(reproduce.STATUSES)
     assert (table["note"].str.len() > 10).all()
     assert table.loc[table["status"] == "needs-data", "note"].str.contains("companion fetch ").all()
+    # What a fetch could settle is not merely quoted.
+    assert not table.loc[table["status"] == "quoted", "note"].str.contains("companion fetch").any()
     settled = table["status"].isin(["recomputed", "replicated"])
     assert table.loc[settled, "value"].notna().all()
     assert table.loc[~settled, ["value", "agrees"]].isna().all(axis=None)
@@ -146,6 +148,10 @@ def test_once_memops_is_frozen_the_two_source_rows_are_replicated(rhelm, monkeyp
     table = reproduce.reproduce(replicates=50).set_index(["claim", "contrast", "subject", "metric"])
     natural = table[table.index.get_level_values("claim").isin(["C9", "C9-controls", "C9-bounds", "C5", "C10"])]
     assert set(natural["status"]) == {"replicated"}
+    # This table runs no corruption: MemOps does not settle the bracket end that the published curve leaves open.
+    swap = table.loc[("C10-corruption", "top_100", "namespace_swap", "last_dominating_rate")]
+    assert swap["status"] == "quoted"
+    assert "fetch" not in swap["note"]
     study = studies.support(rhelm, reference="global_dense", top_k=20, replicates=10)
     row = natural.loc[("C9", "top_20", "namespace_dense-global_dense", "evidence_recall")]
     assert row["value"] == pytest.approx(study.summary.contrast("namespace_dense", "evidence_recall")["estimate"])

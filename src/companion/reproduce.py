@@ -43,8 +43,8 @@ _NOTES: dict[str, tuple[str, str]] = {
     "C10": ("needs-data", _NEEDS_MEMOPS),
     "C10-corruption": (
         "quoted",
-        "the published curve has one rate of this channel only, so its bracket cannot be derived from it; "
-        "with MemOps it could be computed: companion fetch memops",
+        "the published curve has one rate of this channel only, so the last rate before it that still dominates "
+        "cannot be derived; this table runs no corruption of its own",
     ),
     "C11": ("quoted", "the models' answers on the 72 analysis cases are not in the released figures"),
     "C11-controlled": (

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, records
+from companion.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _HELP = """Compare every published figure with what can be computed here.
 
 Example: `companion reproduce --stage exposure`
+Example: `companion reproduce --status replicated --status recomputed`
 """
 
-_SHOWN = ("claim", "subject", "contrast", "metric", "published", "value", "low", "high", "status", "agrees")
+_SHOWN = {
+    "claim": "claim",
+    "population": "population",
+    "subject": "subject",
+    "contrast": "contrast",
+    "metric": "metric",
+    "published": "published",
+    "published_interval": "interval",
+    "value": "here",
+    "interval": "interval",
+    "status": "status",
+    "agrees": "agrees",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +40,10 @@ def register(app: typer.Typer) -> None:
 
 def reproduce(
     stage: Annotated[str | None, typer.Option(help="support, verification, exposure or readers.")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="Keep recomputed, replicated, needs-data or quoted; repeat for more. Default: all."),
+    ] = None,
     replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     as_json: bool = JSON_OPTION,
@@ -30,18 +51,40 @@ def reproduce(
     """Print one row per published figure."""
     from companion import reproduce as module
 
+    for name in status or []:
+        if name not in module.STATUSES:
+            raise InputError(f"--status {name}: expected one of {', '.join(module.STATUSES)}")
     table = module.reproduce(stage, replicates=replicates, seed=seed)
+    if status:
+        table = table[table["status"].isin(status)].reset_index(drop=True)
     if as_json:
         print_json(records(table))
         return
-    print_table(table, "Published figures and ours", _SHOWN)
-    for status, rows in table.groupby("status", sort=False):
-        typer.echo(_line(str(status), len(rows), int(rows["agrees"].sum()), rows["note"].value_counts().index[0]))
+    shown = table.assign(
+        published_interval=[_interval(*ends) for ends in table[["published_low", "published_high"]].to_numpy()],
+        interval=[_interval(*ends) for ends in table[["low", "high"]].to_numpy()],
+    )
+    print_table(shown, "Published figures and ours", _SHOWN)
+    for name in ("needs-data", "quoted"):
+        notes = table.loc[table["status"] == name, "note"]
+        if len(notes):
+            typer.echo(f"{name}, most often because: {notes.value_counts().index[0]}.")
+    typer.echo(_counts(table))
 
 
-def _line(status: str, rows: int, agree: int, note: str) -> str:
-    if status == "recomputed":
-        return f"recomputed: {rows} from the same data, {agree} agree."
-    if status == "replicated":
-        return f"replicated: {rows} under another encoder; {agree} published estimates lie in our interval."
-    return f"{status}: {rows}, most often because: {note}."
+def _interval(low: float, high: float) -> str:
+    return "–" if low != low or high != high else f"[{low:.4f}, {high:.4f}]"
+
+
+def _counts(table: pd.DataFrame) -> str:
+    """Say in one line how many figures have each status, and how many of those agree."""
+    from companion.reproduce import STATUSES
+
+    said = {"recomputed": "equal", "replicated": "in our interval"}
+    parts = []
+    for status in STATUSES:
+        rows = table[table["status"] == status]
+        if len(rows):
+            agree = f" ({int(rows['agrees'].sum())} {said[status]})" if status in said else ""
+            parts.append(f"{len(rows)} {status}{agree}")
+    return f"{len(table)} published figures{': ' if parts else ''}{', '.join(parts)}."
