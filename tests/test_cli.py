@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -267,6 +269,83 @@ def test_reproduce_json_lists_every_row_with_the_contract_s_keys(run):
     ).split()
     assert all(set(wanted) <= set(row) for row in rows)
     assert all(row["agrees"] for row in rows if row["status"] == "recomputed")
+
+
+def test_reproduce_keeps_the_statuses_asked_for_and_counts_them(run):
+    quick = ("reproduce", "--replicates", 20)
+    code, out, _ = run(*quick, "--status", "quoted", "--status", "recomputed", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {row["status"] for row in rows} == {"quoted", "recomputed"}
+    _, everything, _ = run(*quick, "--json")
+    assert rows == [row for row in json.loads(everything) if row["status"] in {"quoted", "recomputed"}]
+    code, _, err = run(*quick, "--status", "guessed")
+    wanted = "companion: --status guessed: expected one of recomputed, replicated, needs-data, quoted\n"
+    assert (code, err) == (2, wanted)
+
+
+def test_reproduce_prints_population_published_interval_and_a_last_line_of_counts(run):
+    _, out, _ = run("reproduce", "--stage", "exposure")
+    (row,) = [line for line in out.splitlines() if "deepseek-v4-pro" in line and "selectivity_gap" in line]
+    published_row = published.figure("C8", "deepseek-v4-pro", "exposed_minus_withheld", "selectivity_gap")
+    assert published_row["population"] in row
+    assert row.count("0.6562") == 2
+    assert row.count(f"[{published_row['published_low']:.4f}, {published_row['published_high']:.4f}]") == 2
+    assert out.splitlines()[-1] == "18 published figures: 18 recomputed (18 equal)."
+    _, out, _ = run("reproduce", "--replicates", 20, "--stage", "exposure", "--status", "quoted")
+    assert out.splitlines()[-1] == "0 published figures."
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_no_command_writes_over_what_it_reads(run, folder):
+    (folder / "again.csv").symlink_to(folder / "labels.csv")
+    (folder / "hard.csv").hardlink_to(folder / "labels.csv")
+    (folder / "inner").mkdir()
+    shutil.copy(folder / "labels.csv", folder / "inner" / "own.csv")
+    assert run("partition", folder, "--out", folder / "parts")[0] == 0
+    before = snapshot(folder)
+    outs = [*(folder / f"{name}.csv" for name in ("memories", "queries", "labels", "rankings", "again", "hard"))]
+    outs.append(folder / "inner" / ".." / "labels.csv")
+    calls = [["score", *tables(folder), "--per-query", out] for out in outs]
+    work = folder / "inner" / "own.csv"
+    calls += [
+        ["score", *tables(folder, work=work), "--per-query", work],
+        ["score-parts", folder / "parts", "--per-query", folder / "parts" / "queries.parquet"],
+        ["score-parts", folder / "parts", "--per-query", folder / "parts" / "new.csv"],
+        ["rank", "demo", "--arm", "global_bm25", "--out", folder / "r.csv", "--work-out", folder / "r.csv"],
+        ["expose", "--reader", f"replay:{folder / 'o' / 'requests.jsonl'}", "--out", folder / "o"],
+        ["expose", "--reader", "simulated-perfect", "--scenarios", folder / "o" / "run.json", "--out", folder / "o"],
+    ]
+    for call in calls:
+        code, out, err = run(*call)
+        assert (code, out, err.count("\n")) == (2, "", 1), call
+        assert any(word in err for word in ("would overwrite", "which this command reads", "two outputs")), err
+        assert snapshot(folder) == before, call
+
+
+def test_corpora_are_never_written_into(run, tmp_path, monkeypatch):
+    from companion.corpora import base
+
+    spec = base.get("demo")
+    home = tmp_path / "demo"
+    shutil.copytree(spec.where(), home)  # a copy, for a test that fails would write into it
+    monkeypatch.setitem(base._REGISTRY, "demo", replace(spec, root=lambda: home))
+    before = snapshot(home)
+    for call in (
+        ["rank", "demo", "--arm", "global_bm25", "--out", home / "memories.csv"],
+        ["rank", "demo", "--arm", "global_bm25", "--out", tmp_path / "r.csv", "--work-out", home / "queries.csv"],
+        ["rank", "demo", "--arm", "global_bm25", "--freeze", home],
+        ["candidates", "demo", "--out", home / "labels.csv"],
+        ["corrupt", "demo", "--channel", "policy_false_deny", "--seeds", 1, "--keep", home],
+    ):
+        code, _, err = run(*call)
+        assert (code, err.count("\n")) == (2, 1), call
+        assert "which this command reads" in err
+    assert snapshot(home) == before
+    assert not (tmp_path / "r.csv").exists()
 
 
 def test_a_closed_pipe_prints_nothing():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from companion.cli._common import print_json, print_table, records
+from companion.cli._common import print_json, print_table, records, refuse_overwriting
 from companion.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def expose(
     from companion import expose as study
     from companion import scenarios as scenario_sets
 
+    replayed = Path(reader.removeprefix("replay:")) if reader.startswith("replay:") else None
+    written = (study.RUN, study.REQUESTS, study.TRANSCRIPTS, *study.OUTCOMES)
+    refuse_overwriting([out / name for name in written], [scenarios, replayed])
     used = scenario_sets.load(scenarios)
     chat = {
         "base_url": base_url,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json, print_table, records
+from companion.cli._common import JSON_OPTION, print_json, print_table, records, refuse_overwriting
 from companion.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def rank(
     for path in (out, work_out):
         if path is not None:
             tables.format_of(path)  # refuse a wrong extension before the long part
+    refuse_overwriting([out, work_out, freeze], [get(corpus).where()])
     part = load(corpus, None if split == "all" else split)
     model = retrieval.Encoder(
         model=encoder,

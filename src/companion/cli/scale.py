@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from companion.cli._common import JSON_OPTION
+from companion.cli._common import JSON_OPTION, refuse_overwriting
 from companion.cli.score import report
 
 _PARTITION_HELP = """Write record tables as Parquet partitioned by query; Parquet input is streamed.
@@ -90,6 +90,7 @@ def _check_first(folder: Path, reference: str | None, per_query: Path | None, **
     from companion.errors import InputError
 
     bootstrap.Resamples(**resampling, sizes=(1,))
+    refuse_overwriting([per_query], [folder])
     arms = scale.list_arms(folder)
     if reference is not None and reference not in arms:
         raise InputError(f"reference {reference!r} is not among the arms; they are {', '.join(arms)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json, print_table, printable, records
+from companion.cli._common import JSON_OPTION, print_json, print_table, printable, records, refuse_overwriting
 
 if TYPE_CHECKING:
     from companion.scoring import Summary
@@ -70,6 +70,7 @@ def score(
     """Read, check and score the tables, then print estimates and contrasts."""
     from companion import scoring, tables
 
+    refuse_overwriting([per_query], [memories, queries, labels, rankings, work])
     own = tables.load_records(memories=memories, queries=queries, labels=labels, rankings=rankings, work=work)
     table = scoring.score_routes(
         own,

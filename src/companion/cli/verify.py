@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json, print_table, records
+from companion.cli._common import JSON_OPTION, print_json, print_table, records, refuse_overwriting
 from companion.errors import InputError
 
 _CORRUPT = """Corrupt the metadata a filter reads, at rising rates, and bracket where the filter breaks even.
@@ -45,8 +45,9 @@ def corrupt(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Run the study, keep it if asked, and print the brackets."""
-    from companion import corruption, stage_two
+    from companion import corpora, corruption, stage_two
 
+    refuse_overwriting([keep], [corpora.get(corpus).where()])
     names = channel or list(corruption.CHANNELS)
     for name in names:
         corruption.channel(name)  # refuse a wrong name before the long part
@@ -90,9 +91,10 @@ def candidates(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Rank, draw the cases, and write their candidates with both texts and the split, without any label."""
-    from companion import stage_two, studies, tables
+    from companion import corpora, stage_two, studies, tables
 
     tables.format_of(out)
+    refuse_overwriting([out], [corpora.get(corpus).where()])
     ranked = studies.live(corpus, [arm], top_k=top_k, encoder=encoder).check()
     _, table = stage_two.judged_candidates(ranked, arm=arm, top_k=top_k)
     columns = ["query_id", "memory_id", "split", "query_text", "memory_text"]
