@@ -62,6 +62,7 @@ CONTRAST = "exposed_minus_withheld"
 
 Stratify = Literal["axis", "none"]
 _KEY = ["reader", "scenario", "pair", "condition", "candidate_role"]
+_NOTHING = 1e-12
 _DISCLOSED = ["disclosed_exposed", "disclosed_withheld"]
 _GAP_TERMS = {"relevant_admissible": 1.0, "relevant_inadmissible": -1.0}
 
@@ -380,7 +381,7 @@ def leave_one_out(outcomes: pd.DataFrame) -> pd.DataFrame:
     DataFrame
         reader, metric, estimate (all scenarios), low, high (smallest and largest estimate without one
         scenario), without_low, without_high (the scenario whose absence gives it; the first in axis order
-        when several do).
+        when several do; missing where leaving any scenario out changes nothing).
 
     Raises
     ------
@@ -397,7 +398,9 @@ def leave_one_out(outcomes: pd.DataFrame) -> pd.DataFrame:
         rest = _metric_means(sums.sum() - sums, counts.sum() - counts)
         rest.index = rest.index.get_level_values("scenario")
         row = {"estimate": whole, "low": rest.min(), "high": rest.max()}
-        row |= {"without_low": rest.idxmin(), "without_high": rest.idxmax()}
+        # Equal means may differ in their last bits, which says nothing about a scenario.
+        moves = (rest - whole).abs().max() > _NOTHING
+        row |= {"without_low": rest.idxmin().where(moves, None), "without_high": rest.idxmax().where(moves, None)}
         parts.append(pd.DataFrame(row).rename_axis("metric").reset_index().assign(reader=reader))
     columns = ["reader", "metric", "estimate", "low", "high", "without_low", "without_high"]
     return pd.concat(parts, ignore_index=True)[columns]

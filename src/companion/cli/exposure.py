@@ -60,7 +60,19 @@ def exposure(
     )
     if note := study.lone_axes_note(effects):
         typer.echo(f"{note}\n")
-    shown = ["reader", "metric", "low", "high", "at_or_below_low", "at_or_above_high", "agree_low", "agree_high"]
-    print_table(parts["exact"], "The same intervals enumerated, and the share of seeds that agree", shown)
+    print_table(parts["exact"], "The same intervals enumerated, as infinitely many replicates would give them", _EXACT)
+    typer.echo("Seeds that agree: the share of seeds whose sampled end is the enumerated one.\n")
     print_table(parts["leave_one_out"], "Range of the estimate when one scenario is left out")
-    print_table(parts["sign_flip"], "Exact two-sided sign-flip test over all sign patterns of the scenarios")
+    title = "Exact two-sided sign-flip test over all sign patterns of the scenarios"
+    print_table(parts["sign_flip"], title, formats={"p_value": ".2g"})
+
+
+# How likely values at or beyond the ends are stays in --json.
+_EXACT = {
+    "reader": "reader",
+    "metric": "metric",
+    "low": "low",
+    "high": "high",
+    "agree_low": "seeds that agree, low",
+    "agree_high": "seeds that agree, high",
+}
