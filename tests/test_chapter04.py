@@ -113,6 +113,12 @@ def test_a_readers_own_outcomes_are_shown_beside_and_not_pooled(own, page, tmp_p
         assert mine[name].to_dict() == pytest.approx(expected[name].to_dict())
     flips = exposure.sign_flip(own.outcomes).set_index("metric")["p_value"]
     assert mine["p_value"].to_dict() == pytest.approx(flips.to_dict())
+    # The run record holds the reader's own numbers too, under names that say so.
+    headline = {number["name"]: number for number in run.record["headline"]}
+    for name, metric in (("own_gap", "selectivity_gap"), ("own_inadmissible_effect", "relevant_inadmissible")):
+        got = [headline[name][end] for end in ("estimate", "low", "high")]
+        assert got == pytest.approx(expected.loc[metric, ["estimate", "low", "high"]].tolist())
+    assert not [number for number in page.record["headline"] if number["name"].startswith("own_")]
     theirs = table_of(run, "fig-effects")
     assert set(theirs["reader"]) == set(published.table("exposure_outcomes")["reader"])
     # Another level and rule than the paper's must not pass for a difference in the numbers.
