@@ -33,7 +33,8 @@ _JSONL_HELP = """Import plain JSON Lines with query, retrieved, and perhaps expo
 Example: `companion import jsonl log.jsonl --out my-records`
 """
 
-_OUT = typer.Option(help="Folder for the tables.")
+_OUT = typer.Option(help="New folder for the tables.")
+_REPLACE = typer.Option("--replace", help="Remove the tables that the folder holds, labels included.")
 _FORMAT = typer.Option("--format", help="jsonl, csv or parquet.")
 
 
@@ -63,11 +64,14 @@ def trec(
     memories: Annotated[Path | None, typer.Option(help="Table of memories with namespaces and more.")] = None,
     queries: Annotated[Path | None, typer.Option(help="Table of queries with namespaces and more.")] = None,
     fmt: Annotated[str, _FORMAT] = "jsonl",
+    replace: Annotated[bool, _REPLACE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Read the files and write the tables."""
+    from companion.importers import check_folder
     from companion.importers import trec as importer
 
+    check_folder(out, fmt, replace=replace)
     axes = [axis.strip() for axis in holds.split(",") if axis.strip()]
     made = importer.read(
         list(runs),
@@ -78,7 +82,7 @@ def trec(
         memories=memories,
         queries=queries,
     )
-    _write(made, out, fmt, as_json)
+    _write(made, out, fmt, replace, as_json)
 
 
 def openinference(
@@ -86,33 +90,44 @@ def openinference(
     out: Annotated[Path, _OUT],
     mapping: Annotated[Path | None, typer.Option(help="YAML or JSON file that maps fields to columns.")] = None,
     fmt: Annotated[str, _FORMAT] = "jsonl",
+    replace: Annotated[bool, _REPLACE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Read the file and write the tables."""
+    from companion.importers import check_folder
     from companion.importers import openinference as importer
 
-    _write(importer.read(spans, mapping), out, fmt, as_json)
+    check_folder(out, fmt, replace=replace)
+    _write(importer.read(spans, mapping), out, fmt, replace, as_json)
 
 
 def jsonl(
     log: Annotated[Path, typer.Argument(help="File of requests, one JSON object a line.")],
     out: Annotated[Path, _OUT],
     fmt: Annotated[str, _FORMAT] = "jsonl",
+    replace: Annotated[bool, _REPLACE] = False,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Read the file and write the tables."""
+    from companion.importers import check_folder
     from companion.importers import jsonl as importer
 
-    _write(importer.read(log), out, fmt, as_json)
+    check_folder(out, fmt, replace=replace)
+    _write(importer.read(log), out, fmt, replace, as_json)
 
 
-def _write(made: Imported, out: Path, fmt: str, as_json: bool) -> None:
-    written = made.write(out, fmt)
+def _write(made: Imported, out: Path, fmt: str, replace: bool, as_json: bool) -> None:
+    from companion.importers import tables_in
+
+    old = [path.name for path in tables_in(out)]
+    written = made.write(out, fmt, replace=replace)
     rows = {name: len(table) for name, table, _ in made.records.tables()}
     if as_json:
-        print_json({"files": written, "rows": rows, "notes": made.notes, **made.lists})
+        print_json({"files": written, "rows": rows, "replaced": old, "notes": made.notes, **made.lists})
         return
     for note in made.notes:
         typer.echo(printable(note))
+    if old:
+        typer.echo(f"Replaced: {', '.join(old)}.")
     typer.echo(f"{out}: " + ", ".join(f"{name} {count:,}" for name, count in rows.items()))
     typer.echo(f"Next: companion audit {out} --out report.html")

@@ -4,6 +4,6 @@ Every importer returns `Imported`: checked records, and notes on everything that
 """
 
 from companion.importers import jsonl, openinference, trec
-from companion.importers.common import Imported
+from companion.importers.common import Imported, check_folder, tables_in
 
-__all__ = ["Imported", "jsonl", "openinference", "trec"]
+__all__ = ["Imported", "check_folder", "jsonl", "openinference", "tables_in", "trec"]

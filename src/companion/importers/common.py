@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -12,11 +16,13 @@ from typing import Any
 import pandas as pd
 
 from companion.errors import InputError
-from companion.tables import Records, atomic_path, strict_json, write_table
+from companion.tables import EXTENSIONS, Records, strict_json, write_table
 from companion.tables.problems import CONTROL, is_missing, show
 from companion.tables.schema import INTENTS, STATES
 
 FORMATS = ("jsonl", "csv", "parquet")
+TABLES = ("memories", "queries", "labels", "rankings", "work", "ledger", "answers", "outcomes")
+NOTES = "import-notes.json"
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,17 @@ class Imported:
     answers: pd.DataFrame | None = None
     lists: dict[str, list[str]] = field(default_factory=dict)
 
-    def write(self, folder: str | PathLike[str], fmt: str = "jsonl") -> dict[str, Path]:
+    def write(self, folder: str | PathLike[str], fmt: str = "jsonl", *, replace: bool = False) -> dict[str, Path]:
         """Write the tables into a folder that ``companion audit`` and ``companion validate`` read.
 
         Parameters
         ----------
         folder : path-like
-            Made if need be. A file of a table in another format there would be ambiguous, and is refused.
+            Made if need be. Filled as a whole, or left as it was.
         fmt : {"jsonl", "csv", "parquet"}
+        replace : bool
+            Remove every table that the folder holds (see `tables_in`), labels included. They go only when all new
+            ones have been written.
 
         Returns
         -------
@@ -57,23 +66,119 @@ class Imported:
         Raises
         ------
         InputError
-            If the format is unknown or the folder already holds a table in another format.
+            As `check_folder`, or if the folder cannot be written.
         """
-        if fmt not in FORMATS:
-            raise InputError(f"format {fmt!r}: expected one of {', '.join(FORMATS)}")
         folder = Path(folder)
+        check_folder(folder, fmt, replace=replace)
         tables = {name: table for name, table, _ in self.records.tables()}
         if self.answers is not None:
             tables["answers"] = self.answers
-        for name in tables:
-            for other in folder.glob(f"{name}.*"):
-                if other.suffix != f".{fmt}":
-                    raise InputError(f"{other}: is in the way of {name}.{fmt}; expected a folder without other tables")
-        written = {name: write_table(table, folder / f"{name}.{fmt}") for name, table in tables.items()}
-        with atomic_path(folder / "import-notes.json") as temporary:
+        with _swapped(folder) as staging:
+            written = {name: write_table(table, staging / f"{name}.{fmt}") for name, table in tables.items()}
+            written["notes"] = staging / NOTES
             text = json.dumps({"notes": self.notes, **self.lists}, ensure_ascii=False, indent=1)
-            temporary.write_text(text + "\n", encoding="utf-8")
-        return {**written, "notes": folder / "import-notes.json"}
+            written["notes"].write_text(text + "\n", encoding="utf-8")
+            check_folder(folder, fmt, replace=replace)  # another import may have come first
+        return {name: folder / path.name for name, path in written.items()}
+
+
+def tables_in(folder: str | PathLike[str]) -> list[Path]:
+    """List what an import would mix its tables with: files that are called as a table, parts of one, and old notes.
+
+    Parameters
+    ----------
+    folder : path-like
+        Need not exist.
+
+    Returns
+    -------
+    list of Path
+        In any format, outcomes and answers included.
+    """
+    folder = Path(folder)
+    files = [folder / (table + suffix) for table in TABLES for suffix in EXTENSIONS] + [folder / NOTES]
+    parts = [folder / table for table in TABLES if any((folder / table).glob("part=*"))]
+    return [path for path in files if os.path.lexists(path)] + parts  # a link that leads nowhere is in the way too
+
+
+def check_folder(folder: str | PathLike[str], fmt: str = "jsonl", *, replace: bool = False) -> None:
+    """Refuse a folder in which an import would empty labels, or leave tables of another import beside its own.
+
+    Parameters
+    ----------
+    folder : path-like
+        Where the tables shall go.
+    fmt : str
+        Format of the new tables.
+    replace : bool
+        Whether old tables may be removed. Folders are never removed.
+
+    Raises
+    ------
+    InputError
+        If the format is unknown, the folder is a file, or it holds tables (see `tables_in`) that may not be removed;
+        names them.
+    """
+    if fmt not in FORMATS:
+        raise InputError(f"format {fmt!r}: expected one of {', '.join(FORMATS)}")
+    folder = Path(folder)
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise InputError(f"{folder}: expected a folder, found a file")
+    old = tables_in(folder)
+    if old and not replace:
+        names = ", ".join(path.name for path in old)
+        raise InputError(
+            f"{folder}: already holds {names}; choose a new folder, or --replace, which removes the old tables, "
+            f"labels included"
+        )
+    for path in old:
+        if path.is_dir() and not path.is_symlink():
+            raise InputError(f"{path}: is a folder, which --replace does not remove; choose a new folder")
+
+
+@contextlib.contextmanager
+def _swapped(folder: Path) -> Iterator[Path]:
+    """Give a hidden folder inside ``folder``; when the block ends well, its files take the place of the old tables.
+
+    Inside, and not beside, so that every move is a renaming on one disk.
+    """
+    made = not folder.exists()
+    new = old = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=".import-new-", dir=folder))
+        yield new
+        old = Path(tempfile.mkdtemp(prefix=".import-old-", dir=folder))
+        _swap(folder, new, old)
+        shutil.rmtree(old)
+    except InputError as error:
+        raise InputError(str(error).replace(str(new), str(folder))) from error
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror or error}; expected a folder that can be written") from error
+    finally:
+        if new is not None:
+            shutil.rmtree(new, ignore_errors=True)
+        # What could not be moved back stays where it is: labels cannot be made again.
+        for path in (old, folder if made else None):
+            if path is not None and path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+
+
+def _swap(folder: Path, new: Path, old: Path) -> None:
+    """Move the old tables out and the new ones in; undo it all if one step fails."""
+    # Without its queries a folder is refused, so they go first and come last: nobody reads a mixture.
+    out = sorted(tables_in(folder), key=lambda path: path.stem != "queries")
+    into = sorted(new.iterdir(), key=lambda path: path.stem == "queries")
+    steps = [(path, old / path.name) for path in out] + [(path, folder / path.name) for path in into]
+    done: list[tuple[Path, Path]] = []
+    try:
+        for before, after in steps:
+            before.rename(after)
+            done.append((before, after))
+    except BaseException:
+        for before, after in reversed(done):
+            after.rename(before)
+        raise
 
 
 def text_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
