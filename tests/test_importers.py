@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 import warnings
 
 import numpy as np
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from companion import scoring
-from companion.cli import app
+from companion.cli import app, main
 from companion.errors import InputError
-from companion.importers import jsonl, openinference, trec
+from companion.importers import common, jsonl, openinference, trec
 from companion.paths import project_root
+from companion.scoring.pairs import PairLabels
 from companion.tables import load_records
 
 HOLDS = ("scope", "policy", "lifecycle")
@@ -432,7 +434,7 @@ def test_requests_become_tables_a_ledger_and_answers(tmp_path):
         made.write(tmp_path / fmt, fmt)
         again = load_records(tmp_path / fmt)
         assert again.ledger.equals(records.ledger) and again.queries["text"].equals(records.queries["text"])
-    with pytest.raises(InputError, match="in the way"):
+    with pytest.raises(InputError, match=r"already holds memories\.csv, .*answers\.csv, import-notes\.json; choose"):
         made.write(tmp_path / "csv", "jsonl")
 
 
@@ -554,34 +556,159 @@ def test_the_command_writes_what_the_audit_reads(tmp_path):
     assert done.exit_code == 0 and load_records(tmp_path / "o").memories["memory_id"].tolist() == ["m2", "m1"]
 
 
-def test_the_page_on_importing_can_be_followed_step_by_step(tmp_path, monkeypatch):
-    """Copy every file of the page, run its commands, and add its two lines of judgement."""
+def log_and_run(folder):
+    """Write a log with exposure and answers, and a run: an import of the second has neither ledger nor answers."""
+    asked = {"query": "q", "namespace": "p1", "retrieved": [{"id": "a", "namespace": "p1"}], "exposed": ["a"]}
+    log = write(folder / "log.jsonl", [json.dumps({**asked, "answer": "yes"})])
+    return str(log), str(write(folder / "run.txt", ["301 Q0 doc-a 1 9.5 bm25"]))
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def refuse(monkeypatch, capsys, *words):
+    """Run a command that is refused, and return its one line on standard error."""
+    monkeypatch.setattr(sys, "argv", ["companion", *words])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    printed = capsys.readouterr()
+    assert stopped.value.code == 2 and not printed.out and printed.err.count("\n") == 1
+    return printed.err
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "csv"])
+def test_an_import_never_empties_labels_written_by_hand(tmp_path, monkeypatch, capsys, fmt):
+    log, _ = log_and_run(tmp_path)
+    out = tmp_path / "mine"
+    runner = CliRunner()
+    assert runner.invoke(app, ["import", "jsonl", log, "--out", str(out)]).exit_code == 0
+    judged = '{"query_id": "line-1", "memory_id": "a", "relevant": 1}\n'
+    (out / "labels.jsonl").write_text(judged, encoding="utf-8")
+    before = contents(out)
+    said = refuse(monkeypatch, capsys, "import", "jsonl", log, "--out", str(out), "--format", fmt)
+    assert "mine: already holds memories.jsonl, queries.jsonl, labels.jsonl, rankings.jsonl" in said
+    assert "choose a new folder, or --replace, which removes the old tables, labels included" in said
+    assert contents(out) == before
+    replaced = runner.invoke(app, ["import", "jsonl", log, "--out", str(out), "--format", fmt, "--replace", "--json"])
+    assert replaced.exit_code == 0, replaced.output
+    assert "labels.jsonl" in json.loads(replaced.stdout)["replaced"]
+    assert load_records(out).labels.empty
+
+
+def test_replacing_leaves_no_table_of_another_import_behind(tmp_path, monkeypatch, capsys):
+    log, run = log_and_run(tmp_path)
+    out = tmp_path / "mine"
+    runner = CliRunner()
+    assert runner.invoke(app, ["import", "jsonl", log, "--out", str(out), "--format", "csv"]).exit_code == 0
+    for name in ("work.parquet", "outcomes.ndjson", "kept.txt"):
+        (out / name).write_text("old", encoding="utf-8")
+    assert {"ledger.csv", "answers.csv"} <= set(contents(out))
+    assert "already holds" in refuse(monkeypatch, capsys, "import", "trec", run, "--out", str(out))
+    done = runner.invoke(app, ["import", "trec", run, "--out", str(out), "--replace"])
+    assert done.exit_code == 0 and "Replaced: memories.csv, queries.csv, labels.csv" in done.stdout
+    new = {f"{table}.jsonl" for table in ("memories", "queries", "labels", "rankings")}
+    assert set(contents(out)) == {*new, "import-notes.json", "kept.txt"}
+    assert load_records(out).queries["query_id"].tolist() == ["301"]
+    audited = runner.invoke(app, ["audit", str(out), "--out", str(tmp_path / "r.html"), "--replicates", "20"])
+    assert audited.exit_code == 0, audited.output
+
+
+@pytest.mark.parametrize("fails", ["writing", "moving"])
+def test_a_replacement_that_fails_leaves_the_old_tables(tmp_path, monkeypatch, fails):
+    log, run = log_and_run(tmp_path)
+    out = tmp_path / "mine"
+    jsonl.read(log).write(out)
+    before = contents(out)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    if fails == "writing":
+        monkeypatch.setattr(common, "write_table", full)
+    else:
+        rename = type(out).rename
+        # The last new table cannot be moved into place: old ones are out, others are in.
+        monkeypatch.setattr(
+            type(out),
+            "rename",
+            lambda self, to: (
+                full() if self.name == "queries.jsonl" and ".import-new-" in str(self) else rename(self, to)
+            ),
+        )
+    with pytest.raises(InputError, match="mine: No space left on device"):
+        trec.read([run]).write(out, replace=True)
+    assert contents(out) == before
+    with pytest.raises(InputError, match="No space left"):
+        trec.read([run]).write(tmp_path / "fresh")
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_folders_and_files_in_the_way_are_not_removed(tmp_path):
+    log, _ = log_and_run(tmp_path)
+    made = jsonl.read(log)
+    (tmp_path / "a" / "labels.parquet").mkdir(parents=True)
+    (tmp_path / "b" / "rankings" / "part=0").mkdir(parents=True)
+    for folder in ("a", "b"):
+        with pytest.raises(InputError, match="is a folder, which --replace does not remove"):
+            made.write(tmp_path / folder, replace=True)
+    with pytest.raises(InputError, match="expected a folder, found a file"):
+        made.write(log, replace=True)
+    (tmp_path / "c" / "work").mkdir(parents=True)  # only called like a table
+    assert load_records(made.write(tmp_path / "c")["labels"].parent).labels.empty
+
+
+def test_the_page_on_importing_can_be_followed_line_by_line(tmp_path, monkeypatch):
+    """Make every file of the page, run its commands in page order in one folder, and add its lines of judgement."""
     page = (project_root() / "book" / "import.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(\w+)\n(.*?)```", page, flags=re.S)
     files = {kind: [text for name, text in blocks if name == kind] for kind in ("json", "yaml", "text", "bash")}
     log, spans, labels = files["json"]
     (run, qrels), (mapping,) = files["text"], files["yaml"]
     names = {"log.jsonl": log, "spans.jsonl": spans, "mapping.yaml": mapping, "run.txt": run, "qrels.txt": qrels}
-    commands = [line for text in files["bash"] for line in text.splitlines() if line.startswith("companion import")]
-    assert len(commands) == 3
+    monkeypatch.chdir(tmp_path)
+    for name, text in names.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     runner = CliRunner()
-    for number, command in enumerate(commands):
-        here = tmp_path / str(number)
-        here.mkdir()
-        monkeypatch.chdir(here)
-        for name, text in names.items():
-            (here / name).write_text(text, encoding="utf-8")
-        done = runner.invoke(app, shlex.split(command)[1:])
-        assert done.exit_code == 0, done.output
-        validated = runner.invoke(app, ["validate", "my-records"])
-        audited = runner.invoke(app, ["audit", "my-records", "--out", "report.html", "--replicates", "50"])
+    folders = []
+    for kind, text in blocks:
+        if text == labels:
+            with (tmp_path / "my-jsonl" / "labels.jsonl").open("a", encoding="utf-8") as table:
+                table.write(labels)
+        for line in text.splitlines() if kind == "bash" else ():
+            words = shlex.split(line, comments=True)[1:]
+            done = runner.invoke(app, words)
+            assert done.exit_code == 0, (line, done.output)
+            folders += [words[words.index("--out") + 1]] if words[0] == "import" else []
+    assert len(set(folders)) == len(folders) == 3
+    for folder in folders:
+        validated = runner.invoke(app, ["validate", folder])
+        audited = runner.invoke(app, ["audit", folder, "--out", f"{folder}.html", "--replicates", "50"])
         assert validated.exit_code == audited.exit_code == 0, validated.output + audited.output
         assert "Nothing is wrong." in validated.stdout
-    monkeypatch.chdir(tmp_path / "0")
-    with (tmp_path / "0" / "my-records" / "labels.jsonl").open("a", encoding="utf-8") as table:
-        table.write(labels)
-    assert "These records can be scored." in runner.invoke(app, ["validate", "my-records"]).stdout
-    summary = scoring.summarise(scoring.score_routes(load_records("my-records")), replicates=20)
+    assert "These records can be scored." in runner.invoke(app, ["validate", "my-jsonl"]).stdout
+    records = load_records("my-jsonl")
+    # The page says that scope follows from the namespaces: no row of the labels states one.
+    assert "scope" not in records.labels and len(records.labels) == len(labels.splitlines())
+    summary = scoring.summarise(scoring.score_routes(records), replicates=20)
     # The anchor stands first, so the superseded dose behind it is not in the matched prefix.
     assert summary.value("retrieval", "evidence_recall")["estimate"] == 1
     assert summary.value("retrieval", "upper_bound")["estimate"] == 0
+
+
+@pytest.mark.parametrize("empty", ["", ', "scope": null'])
+def test_once_a_row_states_a_scope_an_empty_one_is_unresolved(tmp_path, empty):
+    """As the page says: listed with an empty scope is unresolved; not listed, the namespaces say."""
+    write(tmp_path / "memories.csv", ["memory_id,namespace", "m1,a", "m2,a", "m3,a"])
+    write(tmp_path / "queries.csv", ["query_id,namespace", "q,a"])
+    write(tmp_path / "rankings.csv", ["arm,query_id,rank,memory_id", "r,q,1,m1"])
+
+    def scopes(first):
+        second = f'{{"query_id": "q", "memory_id": "m2", "relevant": 1{empty if first else ""}}}'
+        write(tmp_path / "labels.jsonl", [f'{{"query_id": "q", "memory_id": "m1", "relevant": 1{first}}}', second])
+        known = PairLabels.from_records(load_records(tmp_path))
+        return known.lookup(np.zeros(3, dtype=np.int64), np.arange(3))["scope"].tolist()
+
+    assert scopes(', "scope": 0') == [False, pd.NA, True]
+    assert scopes("") == [True, True, True]
