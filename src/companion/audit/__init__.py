@@ -3,12 +3,13 @@
 from companion.audit.cells import guard, read_csv, unguard, write_csv
 from companion.audit.context import Context
 from companion.audit.core import Audit, Options, audit
-from companion.audit.faults import Fault, FaultsError, examine_folder, listing
+from companion.audit.faults import SCOPE_LEFT_EMPTY, Fault, FaultsError, examine_folder, listing
 from companion.audit.findings import Check, run_checks
 from companion.audit.intake import Intake, take_in
 from companion.audit.narrowing import macro_width, narrowing, over_arms, remaining
 
 __all__ = [
+    "SCOPE_LEFT_EMPTY",
     "Audit",
     "Check",
     "Context",

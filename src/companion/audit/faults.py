@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,7 +31,7 @@ from companion.tables import (
     read_raw,
     strict_json,
 )
-from companion.tables.problems import not_accepted, show
+from companion.tables.problems import is_missing, not_accepted, show
 from companion.tables.schema import EXPECTED, ONE_SOURCE, missing_column
 from companion.tables.values import Parsed, parse_boolean, parse_name, parse_number, parse_text, parse_whole, settle
 
@@ -41,6 +41,7 @@ OPTIONAL = ("rankings", "work", "ledger")
 UNKNOWN_MEMORY = "unknown_memory_id"
 NO_GROUP = "group_given"
 NO_ROWS = "no_rows"
+SCOPE_LEFT_EMPTY = "scope_left_empty"
 _NEED_ROWS = ("memories", "queries", "rankings")
 
 _PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
@@ -55,6 +56,7 @@ _PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
 # would complain of rows that are right.
 _NEEDS_EVERY_CELL = {"consistent_label", "no_gap_in_ranks", "scores_follow_ranks"}
 _SENTENCES, _FIRST = 50_000_000, 20
+_NAMED = 5
 _BORROWED = {
     "labels": {"query_id": "queries", "memory_id": "memories"},
     "rankings": {"query_id": "queries", "memory_id": "memories"},
@@ -73,7 +75,7 @@ class Fault:
         Name of the table.
     code : str
         The rule that is broken, or ``cell``, ``line``, ``file``, ``header``, ``no_rows``, ``unknown_query_id``,
-        ``unknown_memory_id``, ``population``.
+        ``unknown_memory_id``, ``population``, ``scope_left_empty``.
     problem : Problem
         Where, what, what was expected, and a fix.
     """
@@ -166,6 +168,7 @@ def examine_folder(path: str | Path, required: Sequence[str] = REQUIRED) -> Fold
     folder.faults = [fault for fault in folder.faults if fault.code != NO_ROWS or fault.table not in unread]
     folder.faults += _across(canonical, folder.origins, unread | _unnamed(folder.faults))
     folder.faults = [_renumbered(fault, folder.numbers.get(fault.table)) for fault in folder.faults]
+    folder.faults += scope_left_empty(folder.frames, canonical, folder.origins, folder.numbers.get("labels"))
     folder.faults += _strangers(folder.path, set(folder.frames))
     return folder
 
@@ -584,6 +587,59 @@ def _unknown(ids: pd.Series, name: str, origin: Origin, known: pd.Series, lender
         )
         for row in map(int, np.flatnonzero((ids.notna() & ~ids.isin(known)).to_numpy()))
     ]
+
+
+def scope_left_empty(
+    given: Mapping[str, pd.DataFrame],
+    canonical: Mapping[str, pd.DataFrame],
+    origins: Mapping[str, Origin],
+    numbers: Sequence[int] | None = None,
+) -> list[Fault]:
+    """Warn of labels that state scope for a few pairs and thereby leave it unresolved for the rest.
+
+    A column that is absent falls back to the namespaces; an empty cell is unresolved. Labels that state scope in most
+    rows use the empty cell for what is in doubt, and so does a ``?``: neither draws a warning.
+
+    Parameters
+    ----------
+    given, canonical : mapping of str to DataFrame
+        Tables as read, and as `examine_rows` returns them.
+    origins : mapping of str to Origin
+    numbers : sequence of int, optional
+        Number of each row of the labels among all rows of their file, where some could not be read.
+
+    Returns
+    -------
+    list of Fault
+        One warning, or none.
+    """
+    labels = canonical.get("labels", pd.DataFrame())
+    if not {"query_id", "memory_id", "scope"} <= set(labels):
+        return []
+    settled = labels["scope"].isna().to_numpy()
+    for name, key in (("queries", "query_id"), ("memories", "memory_id")):
+        table = canonical.get(name, pd.DataFrame())
+        if not {key, "namespace"} <= set(table):
+            return []
+        settled = settled & labels[key].isin(table.loc[table["namespace"].notna(), key]).to_numpy(bool)
+    cells = given["labels"]["scope"].array
+    rows = [int(row) for row in np.flatnonzero(settled) if is_missing(cells[row])]
+    if 2 * len(rows) <= len(labels):
+        return []
+    places = [row + 1 if numbers is None else numbers[row] for row in rows[:_NAMED]]
+    more = f" and {len(rows) - len(places):,} more" if len(rows) > len(places) else ""
+    problem = Problem(
+        origins["labels"].label,
+        f"{len(rows):,} of {len(labels):,} rows leave scope empty although both namespaces are known and would settle "
+        f"it (rows {', '.join(map(str, places))}{more}); an empty cell is unresolved",
+        "scope in every row, or no column scope, which leaves it to the namespaces",
+        "state scope in these rows (write ? where it is in doubt), or drop the column",
+        "scope",
+        places[0],
+        origins["labels"].line(rows[0]),
+        level="warning",
+    )
+    return [Fault("labels", SCOPE_LEFT_EMPTY, problem)]
 
 
 def _populations(tables: dict[str, pd.DataFrame], origins: dict[str, Origin]) -> list[Fault]:

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from companion import logic
 from companion.audit.context import Context, count, listed, moments, nobody, share
 from companion.scoring import PairLabels
 from companion.scoring.pairs import encode
@@ -87,8 +88,13 @@ def wildcard(context: Context) -> Check:
     queries = context.records.queries
     no_space = nobody(queries["namespace"])
     known_principals = queries["principal"].notna().any()
-    no_name = nobody(queries["principal"]) & bool(known_principals)
-    blank = queries.loc[no_space | no_name, "query_id"]
+    blank = queries.loc[no_space | _no_principal(queries), "query_id"]
+    if queries["namespace"].isna().all():
+        return Check(
+            kind, title, "unknown",
+            "No query has a namespace, so an asker whose name was lost cannot be told from records that never held "
+            "one.",
+        )  # fmt: skip
     if blank.empty:
         what = "a namespace and a principal" if known_principals else "a namespace (principals are not recorded)"
         return Check(kind, title, "clear", f"All {len(queries):,} queries name {what}.")
@@ -106,22 +112,30 @@ def wildcard(context: Context) -> Check:
     usual = routes[~routes["blank"]].groupby("arm")["foreign"].agg(lambda n: float((n > 0).mean()))
     hits = routes[routes["blank"] & wide].copy()
     if hits.empty:
+        quiet = f"{count(len(blank), 'query has', 'queries have')} no namespace or no principal; none was answered from"
+        if no_space.all():
+            return Check(
+                kind, title, "unknown",
+                f"{quiet} several namespaces, and no other query says whose its own would have been.",
+            )  # fmt: skip
         return Check(
             kind, title, "clear",
-            f"{count(len(blank), 'query has', 'queries have')} no namespace or no principal; none was answered from a "
-            f"namespace that is not its own.",
+            f"{quiet} a namespace that is not its own.",
             "Refuse such requests, rather than searching without a filter.",
         )  # fmt: skip
     hits["empty"] = np.where(hits["query_id"].isin(no_space_ids), "namespace", "principal")
     hits["named_askers_that_cross"] = hits["arm"].map(usual)
     evidence = hits[["arm", "query_id", "empty", "namespaces", "items", "named_askers_that_cross", "returned_from"]]
     filtered = hits[hits["named_askers_that_cross"].fillna(0) < 0.5]
-    contrast = (
-        "On the same routes most named askers receive their own memories only, so the filter works and the empty name "
-        "switches it off."
-        if len(filtered)
-        else "Named askers of these routes cross namespaces too: the routes have no scope filter at all."
-    )
+    if hits["named_askers_that_cross"].isna().all():
+        contrast = "No named asker used these routes, so whether they filter for those that have a name is not shown."
+    elif len(filtered):
+        contrast = (
+            "On the same routes most named askers receive their own memories only, so the filter works and the empty "
+            "name switches it off."
+        )
+    else:
+        contrast = "Named askers of these routes cross namespaces too: the routes have no scope filter at all."
     return Check(
         kind, title, "found",
         f"{count(len(blank), 'query has', 'queries have')} no namespace or no principal; "
@@ -132,6 +146,11 @@ def wildcard(context: Context) -> Check:
         "Whether the answers used what was returned is not shown here.",
         _sorted(evidence, ["named_askers_that_cross", "namespaces"], [True, False]),
     )  # fmt: skip
+
+
+def _no_principal(queries: pd.DataFrame) -> pd.Series:
+    """Tell which queries have no principal, where principals are recorded at all."""
+    return nobody(queries["principal"]) & bool(queries["principal"].notna().any())
 
 
 def _reach(rows: pd.DataFrame) -> pd.DataFrame:
@@ -161,6 +180,12 @@ def ownerless(context: Context) -> Check:
     free = store.loc[nobody(store["namespace"]), "memory_id"]
     if free.empty:
         return Check(kind, title, "clear", f"All {len(store):,} memories name the namespace they belong to.")
+    if len(free) == len(store) and nobody(context.records.queries["namespace"]).all():
+        return Check(
+            kind, title, "unknown",
+            "Neither memories nor queries have a namespace: nothing has an owner here, so a row that lost its owner "
+            "cannot be told from the others.",
+        )  # fmt: skip
     ratio = f"{share(len(free), len(store))} memories {'has' if len(free) == 1 else 'have'} no owner"
     if not context.has_routes:
         return Check(kind, title, "unknown", f"{ratio} ({listed(free)}); there are no rankings that show who saw them.")
@@ -176,15 +201,15 @@ def ownerless(context: Context) -> Check:
     if evidence.empty:
         return Check(kind, title, "clear", f"{ratio} ({listed(free)}), and no route returned one.", _OWNER_ADVICE)
     several = evidence[evidence["namespaces"] > 1]
-    whom = (
-        f"{len(several):,} of them to askers of more than one namespace (up to {int(evidence['namespaces'].max()):,})"
-        if len(several)
-        else "each to askers of one namespace only"
-    )
+    most = int(evidence["namespaces"].max())
+    if len(several):
+        whom = f"{len(several):,} of them to askers of more than one namespace (up to {most:,})"
+    else:
+        whom = "each to askers of one namespace only" if most else "to askers without a namespace"
     return Check(
         kind, title, "found",
         f"{ratio}. {count(len(evidence), 'was', 'were')} returned ({listed(evidence['memory_id'])}), {whom}. Unless a "
-        f"label settles it, scope is unresolved: nothing on record says whose they are.",
+        f"label settles it, scope is unresolved: nothing on record says whose they are. {_SCOPE_COLUMN}",
         _OWNER_ADVICE,
         "Some may be meant for all: then give them a namespace of their own and a policy label that says so.",
         _sorted(evidence, ["namespaces", "queries"], [False, False]),
@@ -192,10 +217,17 @@ def ownerless(context: Context) -> Check:
 
 
 _OWNER_ADVICE = "Give every row an owner when it is written, and let a missing owner match nobody."
+_SCOPE_COLUMN = (
+    "Labels that state scope for some pairs must state it for every pair they list: in a column scope an empty cell is "
+    "unresolved, even where both namespaces are known."
+)
 
 
 def late_filter(context: Context) -> Check:
     """Look for routes that are shorter than k while the asker's namespace holds more.
+
+    An arm that returns another owner's memories to a named asker has no scope filter that could run late: it is left
+    out. An arm whose routes are all of one length shows no cut: that length is its k, whatever depth is stated.
 
     Parameters
     ----------
@@ -212,6 +244,16 @@ def late_filter(context: Context) -> Check:
     routes = _lengths(context)
     if routes.empty:
         return Check(kind, title, "unknown", "No query names a namespace, so nothing can be said of its size.")
+    if nobody(context.store["namespace"]).all():
+        return Check(kind, title, "unknown", "No memory names its owner, so nobody knows what a namespace holds.")
+    open_arms = _unfiltered(context)
+    exempt = (
+        f" Not counted are routes of {listed(open_arms, 3)}: named askers receive other owners' memories there, so no "
+        f"scope filter could have run late."
+        if len(open_arms)
+        else ""
+    )
+    routes = routes[~routes["arm"].isin(open_arms)]
     pure = routes["strangers"] == 0
     short = routes[pure & (routes["items"] < routes["k"])].copy()
     short["left_behind"] = _left_behind(context, short) if len(short) else pd.Series(dtype="int64")
@@ -219,7 +261,8 @@ def late_filter(context: Context) -> Check:
     if hits.empty:
         return Check(
             kind, title, "clear",
-            "No route that stays within the asker's namespace ends before its k while that namespace holds more.",
+            "No route that stays within the asker's namespace ends before its k while that namespace holds more."
+            + exempt,
         )  # fmt: skip
     per_arm = hits.groupby("arm", sort=False).size()
     asked = routes.groupby("arm", sort=False).size()
@@ -230,13 +273,46 @@ def late_filter(context: Context) -> Check:
         f"{count(len(hits), 'route holds', 'routes hold')} only the asker's memories and "
         f"{'ends' if len(hits) == 1 else 'end'} "
         "before k although the namespace holds more that nothing known forbids; most often those of "
-        f"{worst} ({share(per_arm[worst], asked[worst])}). On average {lost.mean():.1f} places stayed empty.",
+        f"{worst} ({share(per_arm[worst], asked[worst])}). On average {lost.mean():.1f} places stayed empty."
+        f"{exempt}",
         "Filter first, then take the k nearest (a filtered search, or an index per namespace). Until then search "
         "deeper than k and cut after filtering.",
-        "A score threshold, a router, or a filter on another field leaves the same trace; and k is "
-        + ("as stated." if context.top_k is not None else "each arm's longest route (state it with --top-k)."),
+        f"A score threshold, a router, or a filter on another field leaves the same trace; {_k_from(context, routes)} "
+        f"{_in_force(context)}".strip(),
         _sorted(hits[["arm", "query_id", "k", "items", "left_behind"]], ["left_behind"], [False]),
     )  # fmt: skip
+
+
+def _k_from(context: Context, routes: pd.DataFrame) -> str:
+    """Say where k comes from."""
+    if context.top_k is None:
+        return "and k is each arm's longest route (state it with --top-k)."
+    even = (
+        " An arm whose routes are all of one length is held to that length."
+        if (routes["k"] < context.top_k).any()
+        else ""
+    )
+    return f"and k is as stated.{even}"
+
+
+def _in_force(context: Context) -> str:
+    """Say what decided whether a memory left behind is still in force."""
+    if not context.store["state"].isin(_OUTDATED).any():
+        return ""
+    if context.intake.lifecycle_from_state:
+        return "Memories that their state and the question's intent rule out are not counted as left behind."
+    return (
+        "Outdated and forgotten memories count as left behind unless a label says that they are no longer in force; "
+        "--lifecycle-from-state reads it from their states."
+    )
+
+
+def _unfiltered(context: Context) -> pd.Series:
+    """Name the arms that return another owner's memories to an asker who is named; a label may share a memory."""
+    rows, queries = context.rows, context.records.queries
+    unnamed = queries.loc[nobody(queries["namespace"]) | _no_principal(queries), "query_id"]
+    foreign = rows["owner"].notna() & (rows["owner"] != rows["asker"]) & ~rows["scope"].fillna(False).astype(bool)
+    return rows.loc[foreign & ~rows["query_id"].isin(unnamed), "arm"].drop_duplicates()
 
 
 def _lengths(context: Context) -> pd.DataFrame:
@@ -252,25 +328,30 @@ def _lengths(context: Context) -> pd.DataFrame:
     counts = rows.assign(strangers=strange.astype(int)).groupby(["arm", "query_id"])
     found = counts.agg(items=("rank", "size"), strangers=("strangers", "sum")).reset_index()
     full = full.merge(found, on=["arm", "query_id"], how="left").fillna({"items": 0, "strangers": 0})
-    longest = full.groupby("arm")["items"].transform("max")
-    full["k"] = longest if context.top_k is None else context.top_k
+    held = full["items"].where(full["items"] > 0).groupby(full["arm"])
+    longest = held.transform("max").fillna(0)
+    even = held.transform("min") == longest  # not so where an arm gave named askers nothing
+    full["k"] = longest if context.top_k is None else longest.where(even, context.top_k)
     return full.astype({"items": "int64", "strangers": "int64", "k": "int64"})
 
 
 def _left_behind(context: Context, routes: pd.DataFrame) -> pd.Series:
     """Count what the asker's namespace held, was not returned, and is not known to be forbidden."""
     store = context.store
-    own = store.assign(moment=moments(store["time"]))[["memory_id", "namespace", "moment"]]
+    own = store.assign(moment=moments(store["time"]))[["memory_id", "namespace", "moment", "state"]]
     queries = context.records.queries
-    when = queries.assign(asked=moments(queries["time"]))[["query_id", "asked"]]
+    when = queries.assign(asked=moments(queries["time"]))[["query_id", "asked", "intent"]]
     wanted = routes[["query_id", "namespace"]].drop_duplicates()
     pairs = wanted.merge(when, on="query_id").merge(own, on="namespace")
-    pairs = pairs[~(pairs["moment"] >= pairs["asked"])]  # a time that cannot be read hides nothing
+    # A time that cannot be read hides nothing.
+    pairs = pairs[~(pairs["moment"] >= pairs["asked"])].reset_index(drop=True)
     known = PairLabels.from_records(context.records)
     labels = known.lookup(
         encode(pairs["query_id"], known.queries, "queries", "query_id"),
         encode(pairs["memory_id"], known.memories, "memories", "memory_id"),
     )
+    if context.intake.lifecycle_from_state:  # take_in derived it for the pairs that are listed, ranked or exposed
+        labels["lifecycle"] = labels["lifecycle"].fillna(logic.lifecycle(pairs["state"], pairs["intent"]))
     forbidden = labels[["scope", "policy", "lifecycle"]].eq(False).fillna(False).any(axis=1)
     pairs = pairs.loc[~forbidden.to_numpy(bool), ["query_id", "memory_id"]]
     held = pairs.groupby("query_id").size()

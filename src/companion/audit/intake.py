@@ -24,6 +24,7 @@ from companion.audit.faults import (
     Folder,
     examine_folder,
     examine_rows,
+    scope_left_empty,
 )
 from companion.scoring import PairLabels
 from companion.scoring.pairs import encode
@@ -152,7 +153,11 @@ def _ids(cell: Any, known: set[str]) -> list[str]:
 def _raw(source: str | Path | Records) -> tuple[Records, tuple[Fault, ...]]:
     """Read the tables, and list what looks odd in them."""
     if isinstance(source, Records):
-        faults = [fault for name, table, origin in source.tables() for fault in examine_rows(table, name, origin)[1]]
+        given = {name: table for name, table, _ in source.tables()}
+        origins = {name: origin for name, _, origin in source.tables()}
+        examined = {name: examine_rows(table, name, origins[name]) for name, table in given.items()}
+        faults = [fault for _, found in examined.values() for fault in found]
+        faults += scope_left_empty(given, {name: table for name, (table, _) in examined.items()}, origins)
         return source, tuple(fault for fault in faults if not fault.is_error)
     folder = examine_folder(source, ("memories", "queries"))
     return _from_folder(folder), tuple(fault for fault in folder.faults if not fault.is_error)

@@ -21,6 +21,7 @@ from companion.audit.context import count
 from companion.audit.core import Audit
 from companion.audit.faults import listing
 from companion.audit.findings import Check
+from companion.errors import InputError
 from companion.figures import charts, figure, interval, number
 from companion.figures.page import frame
 from companion.figures.tables import Format, table_html
@@ -86,6 +87,22 @@ _CROSSING_COLUMNS = {
 }
 
 
+def check_out(out: str | PathLike[str]) -> None:
+    """Refuse a name that would say of the report that it is something else.
+
+    Parameters
+    ----------
+    out : path-like
+
+    Raises
+    ------
+    InputError
+        If the name does not end in ``.html`` or ``.htm``.
+    """
+    if Path(out).suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{out}: the report is an HTML page; expected a name that ends in .html or .htm")
+
+
 def write(found: Audit, out: str | PathLike[str], tables: str | PathLike[str] | None = None) -> dict[str, Path]:
     """Write the report and its tables.
 
@@ -105,8 +122,9 @@ def write(found: Audit, out: str | PathLike[str], tables: str | PathLike[str] | 
     Raises
     ------
     InputError
-        If the disk refuses.
+        If the name is not that of an HTML page, or the disk refuses.
     """
+    check_out(out)
     out = Path(out)
     folder = Path(tables) if tables is not None else out.with_name(f"{out.stem}-tables")
     written = {name: write_csv(table, folder / f"{name}.csv") for name, table in csv_tables(found).items()}

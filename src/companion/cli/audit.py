@@ -9,7 +9,7 @@ import pandas as pd
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, records
-from companion.cli.validate import print_faults, refusal
+from companion.cli.validate import print_faults, printable, refusal
 from companion.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     folder: Annotated[Path, typer.Argument(metavar="RECORDS_DIR", help="Folder with your tables.")],
-    out: Annotated[Path, typer.Option(help="The report to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="The report to write, .html or .htm.")] = Path("report.html"),
     tables: Annotated[Path | None, typer.Option(help="Folder for the CSV files; default: beside the report.")] = None,
     reference: Annotated[str | None, typer.Option(help="Route that every other one is compared with.")] = None,
     target_recall: Annotated[str, typer.Option(help="Share of anchors a prefix must reach.")] = "0.8",
@@ -55,6 +55,7 @@ def audit(
     from companion import audit as auditing
     from companion.audit import report
 
+    report.check_out(out)
     if items is not None and items < 1:
         raise InputError(f"items {items}: expected at least 1")
     options = auditing.Options(
@@ -79,6 +80,9 @@ def audit(
     odd = len(found.intake.warnings)
     if odd:
         typer.echo(f"- {odd:,} {'oddities' if odd > 1 else 'oddity'} in the tables, listed in the report.")
+        for fault in found.intake.warnings:
+            if fault.code == auditing.SCOPE_LEFT_EMPTY:  # it decides what every number says, so it is told here too
+                typer.echo(printable(f"  {fault.problem.message}\n  fix: {fault.problem.fix}"))
     typer.echo(f"\nReport: {written['report']}\nTables: {next(p for n, p in written.items() if n != 'report').parent}")
 
 

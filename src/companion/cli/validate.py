@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _HELP = """Check a folder of tables and list everything that is wrong, row by row, with a fix for each fault.
 
-The folder holds memories, queries and labels, and perhaps rankings, work and ledger, each as .parquet, .csv, .jsonl or
-.ndjson. Exit code 0: no table is malformed (warnings may be listed), and the last line says whether the records can be
-scored or what that would need. Exit code 2: something is wrong.
+The folder holds memories and queries, and as many of labels, rankings, work and ledger as you have, each as .parquet,
+.csv, .jsonl or .ndjson. Exit code 0: no table is malformed (warnings may be listed), and the last line says whether the
+records can be scored or what that would need, such as a table that is not there. Exit code 2: something is wrong.
 
 Example: `companion validate data/demo`
 """
@@ -37,7 +37,7 @@ def validate(
     """Examine the folder, print its faults, and refuse it if there is an error among them."""
     from companion.audit.faults import examine_folder, listing
 
-    found = examine_folder(folder)
+    found = examine_folder(folder, ("memories", "queries"))
     needs = "" if found.errors else _needs(found)
     if as_json:
         print_json(
@@ -66,8 +66,9 @@ def _needs(found: Folder) -> str:
     from companion import scoring
     from companion.tables import Records
 
-    if "rankings" not in found.frames:
-        return "a table rankings"
+    absent = [name for name in ("labels", "rankings") if name not in found.frames]
+    if absent:
+        return f"a table {' and a table '.join(absent)}"
     tables: Any = found.frames
     if scoring.anchors_of(Records(**tables, origins=found.origins).check()).empty:
         return (
@@ -89,12 +90,12 @@ def print_faults(faults: Sequence[Fault]) -> None:
         groups.setdefault((fault.problem.origin, fault.problem.level, fault.problem.fix), []).append(fault)
     for (origin, level, fix), members in groups.items():
         number = f"{len(members):,} {level}{'s' if len(members) > 1 else ''}"
-        typer.echo(_printable(f"{origin}: {number}"))
+        typer.echo(printable(f"{origin}: {number}"))
         for fault in members:
             problem = fault.problem
             place = problem.where.removeprefix(origin).lstrip(", ")
-            typer.echo(_printable(f"  {place + ': ' if place else ''}{problem.what}; expected {problem.expected}"))
-        typer.echo(_printable(f"  fix: {fix}\n"))
+            typer.echo(printable(f"  {place + ': ' if place else ''}{problem.what}; expected {problem.expected}"))
+        typer.echo(printable(f"  fix: {fix}\n"))
 
 
 def refusal(folder: Path, errors: Sequence[Fault]) -> str:
@@ -113,7 +114,16 @@ def refusal(folder: Path, errors: Sequence[Fault]) -> str:
     return f"{folder}: {len(errors):,} {'faults' if len(errors) > 1 else 'fault'} in {tables}, listed above"
 
 
-def _printable(text: str) -> str:
-    """Escape what would steer a terminal; a final line feed stays."""
+def printable(text: str) -> str:
+    """Escape what would steer a terminal; a final line feed stays.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    str
+    """
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text.rstrip("\n"))
     return shown + "\n" * (len(text) - len(text.rstrip("\n")))
