@@ -56,6 +56,19 @@ def test_verdicts_repeat_what_reproduce_found(reproduced, rows):
             assert (said == good) == bool(agrees)
 
 
+@pytest.mark.parametrize("width", [1300, 1440])
+def test_no_name_runs_into_the_number_beside_it(rows, tmp_path, width):
+    from _site import Visit, open_browser
+
+    from companion.figures.page import frame
+
+    path = tmp_path / "claims.html"
+    path.write_text(frame("Claims", claims.claims_table(rows, name="claims", caption="c").data["text/html"]), "utf-8")
+    with open_browser() as browser, Visit(browser, path, width=width) as visit:
+        too_wide = "cells => cells.filter(c => c.scrollWidth > c.clientWidth + 1).map(c => c.textContent)"
+        assert visit.page.locator("#table-claims td").evaluate_all(too_wide) == []
+
+
 def test_commands_exist_and_quoted_rows_offer_none(rows):
     import typer
 

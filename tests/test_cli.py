@@ -326,6 +326,29 @@ def test_no_command_writes_over_what_it_reads(run, folder):
         assert snapshot(folder) == before, call
 
 
+def test_reruns_comparisons_and_imports_leave_what_they_read(run, tmp_path):
+    book = tmp_path / "04-exposure.ipynb"
+    book.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+    outcomes = tmp_path / "04-exposure.json"
+    shutil.copy(OUTCOMES, outcomes)
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "memories.jsonl").write_text('{"memory_id": "d1", "namespace": "n"}\n')
+    (tmp_path / "run.txt").write_text("q1 Q0 d1 1 0.5 a\n")
+    before = snapshot(tmp_path)
+    trec = ["import", "trec", tmp_path / "run.txt", "--memories", old / "memories.jsonl", "--out", old]
+    for call in (
+        ["rerun", book, "--out", tmp_path],
+        ["rerun", "04", "-p", "outcomes", outcomes, "--out", tmp_path],
+        ["runs", tmp_path, "--html", outcomes],
+        [*trec, "--replace"],
+    ):
+        code, out, err = run(*call)
+        assert (code, out, err.count("\n")) == (2, "", 1), (call, err)
+        assert "would overwrite an input" in err
+        assert snapshot(tmp_path) == before, call
+
+
 def test_corpora_are_never_written_into(run, tmp_path, monkeypatch):
     from companion.corpora import base
 

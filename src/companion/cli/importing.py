@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json, printable
+from companion.cli._common import JSON_OPTION, print_json, printable, refuse_overwriting
 
 if TYPE_CHECKING:
     from companion.importers import Imported
@@ -82,7 +83,7 @@ def trec(
         memories=memories,
         queries=queries,
     )
-    _write(made, out, fmt, replace, as_json)
+    _write(made, out, fmt, replace, as_json, [*runs, qrels, memories, queries])
 
 
 def openinference(
@@ -98,7 +99,7 @@ def openinference(
     from companion.importers import openinference as importer
 
     check_folder(out, fmt, replace=replace)
-    _write(importer.read(spans, mapping), out, fmt, replace, as_json)
+    _write(importer.read(spans, mapping), out, fmt, replace, as_json, [spans, mapping])
 
 
 def jsonl(
@@ -113,12 +114,14 @@ def jsonl(
     from companion.importers import jsonl as importer
 
     check_folder(out, fmt, replace=replace)
-    _write(importer.read(log), out, fmt, replace, as_json)
+    _write(importer.read(log), out, fmt, replace, as_json, [log])
 
 
-def _write(made: Imported, out: Path, fmt: str, replace: bool, as_json: bool) -> None:
+def _write(made: Imported, out: Path, fmt: str, replace: bool, as_json: bool, inputs: Sequence[Path | None]) -> None:
     from companion.importers import tables_in
 
+    # Old tables are removed, so one of them must not be what was just read.
+    refuse_overwriting({*tables_in(out), out / "import-notes.json"}, inputs)
     old = [path.name for path in tables_in(out)]
     written = made.write(out, fmt, replace=replace)
     rows = {name: len(table) for name, table, _ in made.records.tables()}

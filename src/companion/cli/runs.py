@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from companion.cli._common import print_json
+from companion.cli._common import print_json, refuse_overwriting
 from companion.errors import InputError
 
 # Between name and value of one pair; no argument of a process can hold it.
@@ -63,6 +63,8 @@ def rerun(
     source = runs.find_notebook(notebook)
     values = runs.parse_pairs(_pairs(pairs))
     folder = _folder(out)
+    files = [Path(value) for value in values.values() if isinstance(value, str) and value and Path(value).is_file()]
+    refuse_overwriting([folder / f"{source.stem}{end}" for end in (".ipynb", ".html", ".json")], [source, *files])
     try:
         run = runs.execute(source, values, folder / f"{source.stem}.ipynb", html=html, progress=not json)
     except runs.RunError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json, print_table, records
+from companion.cli._common import JSON_OPTION, print_json, print_table, records, refuse_overwriting
 
 if TYPE_CHECKING:
     from companion.compare import Comparison
@@ -76,6 +76,8 @@ def list_runs(
     """Compare the runs of a folder."""
     from companion import compare, tables
 
+    if html is not None:
+        refuse_overwriting([html], [path for path in folder.rglob("*") if path.suffix in (".json", ".csv", ".ipynb")])
     found = compare.compare(folder)
     if html is not None:
         text = compare.page(found, f"Runs of {', '.join(dict.fromkeys(found.runs['notebook']))}")
