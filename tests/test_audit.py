@@ -196,6 +196,118 @@ def test_late_filter_ignores_routes_that_cross():
     assert check("late_filter", records(memories, people("a", "a"), routes)).outcome == "clear"
 
 
+def test_an_arm_that_crosses_has_no_filter_that_could_run_late():
+    """The arm gave q0 a stranger, so q1's short route was not cut by a filter; the arm beside it never crosses."""
+    memories = store(a1="a", a2="a", a3="a", b1="b")
+    crossing = {("open", "q0"): ["a1", "b1", "a2"], ("open", "q1"): ["a1"]}
+    got = check("late_filter", records(memories, people("a", "a"), crossing))
+    assert got.outcome == "clear" and "Not counted are routes of open:" in got.says
+    both = crossing | {("shut", "q0"): ["a1", "a2", "a3"], ("shut", "q1"): ["a2"]}
+    got = check("late_filter", records(memories, people("a", "a"), both))
+    assert (
+        got.evidence.to_numpy().tolist() == [["shut", "q1", 3, 1, 2]] and "Not counted are routes of open:" in got.says
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "found"),
+    [("nothing", False), ("shared", True), ("no_namespace", True), ("no_principal", True), ("ghost", True)],
+)
+def test_what_a_stranger_must_be_to_show_that_there_is_no_filter(reason, found):
+    """A memory that a label shares, an asker without a name, or an id that is gone says nothing against the filter."""
+    memories = store(a1="a", a2="a", a3="a", b1="b")
+    queries = people("a", "a", "a", principal="ann")
+    if reason == "no_namespace":
+        queries[2]["namespace"] = None
+    if reason == "no_principal":
+        queries[2]["principal"] = None
+    routes = {
+        ("r", "q0"): ["a1", "a2", "a3"],
+        ("r", "q1"): ["a1"],
+        ("r", "q2"): ["a1", "gone" if reason == "ghost" else "b1", "a3"],
+    }
+    labels = [("q2", "b1", None, 1, None, None)] if reason == "shared" else []
+    got = check("late_filter", records(memories, queries, routes, labels))
+    assert (got.outcome == "found") is found
+    if found:
+        assert got.evidence[["query_id", "k", "items", "left_behind"]].to_numpy().tolist() == [["q1", 3, 1, 2]]
+
+
+def test_routes_all_of_one_length_show_no_cut():
+    memories = store(a1="a", a2="a", a3="a", b1="b", b2="b")
+    routes = {("one", "q0"): ["a1"], ("one", "q1"): ["b1"], ("two", "q0"): ["a1", "a2"], ("two", "q1"): ["b1"]}
+    own = records(memories, people("a", "b"), routes)
+    got = check("late_filter", own)
+    assert got.evidence.to_numpy().tolist() == [["two", "q1", 2, 1, 1]] and "longest route" in got.limits
+    got = check("late_filter", own, top_k=3)  # a stated depth does not accuse an arm that never reaches it
+    assert got.evidence.to_numpy().tolist() == [["two", "q0", 3, 2, 1], ["two", "q1", 3, 1, 1]]
+    assert "held to that length" in got.limits
+    got = check("late_filter", own, top_k=1)
+    assert got.outcome == "clear"
+
+
+def test_what_is_out_of_force_is_left_behind_only_where_nothing_says_so():
+    """q1 misses a current, a superseded, a forgotten and an unknown memory; states count where they may be read."""
+    states = {"a0": "current", "a1": "current", "a2": "superseded", "a3": "forgotten", "a4": "unknown"}
+    memories = [{"memory_id": m, "namespace": "a", "state": s} for m, s in states.items()]
+    routes = {("r", "q0"): ["a0", "a1", "a2", "a3", "a4"], ("r", "q1"): ["a0"]}
+
+    def left(intent, derived, labels=()):
+        queries = people("a", "a", intent=intent)
+        context = Context(take_in(records(memories, queries, routes, labels), lifecycle_from_state=derived))
+        got = findings.late_filter(context)
+        assert ("--lifecycle-from-state" in got.limits) is not derived
+        assert got.evidence["query_id"].tolist() == ["q1"]
+        return got.evidence["left_behind"].item()
+
+    assert left("current", False) == 4
+    assert left("current", True) == 2  # a1 and a4
+    assert left("history", True) == 3  # a superseded fact may answer a question about the past
+    assert left("unknown", True) == 4
+    assert left("current", False, [("q1", "a3", None, 1, 1, 0)]) == 3
+    assert left("current", True, [("q1", "a3", None, 1, 1, 1)]) == 3  # a label that is given outweighs the state
+
+
+def test_nothing_left_in_force_is_no_late_filter():
+    memories = [{"memory_id": "a0", "namespace": "a", "state": "current"}]
+    memories += [{"memory_id": "a1", "namespace": "a", "state": "forgotten"}]
+    routes = {("r", "q0"): ["a0", "a1"], ("r", "q1"): ["a0"]}
+    own = records(memories, people("a", "a", intent="current"), routes)
+    assert findings.late_filter(Context(take_in(own))).outcome == "found"
+    assert findings.late_filter(Context(take_in(own, lifecycle_from_state=True))).outcome == "clear"
+
+
+def test_without_any_namespace_nothing_is_said_of_owners_and_askers():
+    """What a TREC import gives: nobody owns anything and nobody asks by name."""
+    routes = {("r", "q0"): ["d1", "d2"], ("r", "q1"): ["d1"]}
+    bare = records(store(d1="", d2=""), people(None, None), routes)
+    for kind in ("wildcard", "ownerless", "late_filter"):
+        got = check(kind, bare)
+        assert got.outcome == "unknown" and got.evidence.empty, kind
+    assert audit(bare, QUICK).found == []
+    # Askers are named and no memory has an owner: everyone sees what is nobody's.
+    named = records(store(d1="", d2=""), people("a", "b"), routes)
+    got = check("ownerless", named)
+    assert got.evidence[["memory_id", "namespaces"]].to_numpy().tolist() == [["d1", 2], ["d2", 1]]
+    assert check("late_filter", named).outcome == "unknown"
+    # Memories have owners and no query has a namespace: an empty name cannot be told from one that was never kept.
+    nameless = records(store(d1="a", d2="b"), people(None, None), routes)
+    assert check("wildcard", nameless).outcome == "unknown"
+    assert check("wildcard", records(store(d1="a", d2="a"), people("null", "null"), routes)).outcome == "unknown"
+
+
+def test_an_empty_name_is_compared_with_named_askers_only_where_there_are_some():
+    got = check("wildcard", records(store(a1="a", b1="b"), people("null"), {("r", "q0"): ["a1", "b1"]}))
+    assert got.outcome == "found" and "No named asker" in got.says and "filter works" not in got.says
+
+
+def test_the_owners_finding_says_what_a_scope_column_takes():
+    own = records(store(a1="a", free=""), people("a"), {("r", "q0"): ["a1", "free"]})
+    assert "must state it for every pair they list" in check("ownerless", own).says
+    own = records(store(a1="a", free=""), people(None), {("r", "q0"): ["a1", "free"]})
+    assert "to askers without a namespace" in check("ownerless", own).says
+
+
 def chain(state=None, link="supersedes"):
     rows = [{"memory_id": m, "namespace": "a"} for m in ("v1", "v2", "v3", "x")]
     if link == "supersedes":
@@ -780,3 +892,22 @@ def test_the_command(planted, tmp_path):
     again = (tmp_path / "r.html").read_bytes()
     runner.invoke(app, [*arguments, "--reference", ROUTE])
     assert (tmp_path / "r.html").read_bytes() == again  # the same inputs give the same bytes
+
+
+@pytest.mark.parametrize("name", ["z.pdf", "z", "z.html.gz", "z.csv"])
+def test_a_report_under_the_name_of_something_else_is_refused(tmp_path, monkeypatch, capsys, name):
+    out = tmp_path / name
+    arguments = ["companion", "audit", str(data_dir() / "example"), "--out", str(out), "--replicates", "20"]
+    monkeypatch.setattr("sys.argv", arguments)
+    from companion.cli import main
+
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.out == "" and said.err.count("\n") == 1
+    assert f"{name}: the report is an HTML page; expected a name that ends in .html or .htm" in said.err
+    assert list(tmp_path.iterdir()) == []
+    own = audit(records(store(a1="a"), people("a"), {("r", "q0"): ["a1"]}), QUICK)
+    with pytest.raises(InputError, match="HTML page"):
+        report.write(own, out)
+    assert report.write(own, tmp_path / "z.HTM")["report"].is_file()

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from companion.audit import take_in
 from companion.audit.faults import examine_folder, examine_rows, listing
 from companion.cli import app
 from companion.errors import InputError
@@ -417,3 +418,97 @@ def test_what_scoring_would_still_need_is_said(tmp_path):
     assert [refused for refused, _ in said.values()] == [False, True, False]
     assert "To be scored, these records need a query with an anchor" in said["validate"][1]
     assert "no query has an anchor" in said["score"][1]
+
+
+@pytest.mark.parametrize(
+    ("absent", "needs"),
+    [
+        (["labels"], "a table labels"),
+        (["rankings"], "a table rankings"),
+        (["labels", "rankings"], "a table labels and a table rankings"),
+    ],
+)
+def test_a_table_that_is_not_there_yet_is_no_fault(tmp_path, absent, needs):
+    folder = whole(tmp_path / "r")
+    for name in absent:
+        (folder / f"{name}.csv").unlink()
+    done = run(folder)
+    assert done.exit_code == 0 and done.exception is None
+    assert done.stdout.splitlines()[-1] == f"Nothing is wrong. To be scored, these records need {needs}."
+    told = json.loads(run(folder, "--json").stdout)
+    assert told["scoring_needs"] == needs and told["errors"] == 0
+    # What an audit needs too stays a fault, and so does a bad row beside an absent table.
+    queries = (folder / "queries.csv").read_text()
+    (folder / "queries.csv").write_text(queries.replace("current", "now", 1))
+    assert "1 fault in queries" in str(run(folder).exception)
+    (folder / "queries.csv").unlink()
+    done = run(folder)
+    assert isinstance(done.exception, InputError) and "table queries is missing" in done.stdout
+
+
+# --- a scope column that is stated for a few rows ------------------------------------------------------------------
+
+
+def sparse(folder, scope, suffix="csv"):
+    """Write records whose labels state scope as given; m0 and m1 belong to nobody."""
+    good(folder, 10)
+    memories = pd.DataFrame({"memory_id": [f"m{n}" for n in range(10)], "namespace": ["", "", *["n"] * 8]})
+    labels = pd.DataFrame({"query_id": "q1", "memory_id": memories["memory_id"], "relevant": 1})
+    labels["scope"] = pd.array(scope, dtype="Int64")
+    write_table(memories, folder / "memories.csv")
+    (folder / "labels.csv").unlink()
+    write_table(labels, folder / f"labels.{suffix}")
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_one_stated_scope_draws_a_warning_about_the_cells_left_empty(tmp_path, suffix):
+    folder = sparse(tmp_path / "r", [1, *[None] * 9], suffix)
+    found = faults(folder)
+    # m0 is stated and m1 belongs to nobody: the namespaces would settle the other eight.
+    assert found[["level", "table", "row", "column"]].to_numpy().tolist() == [["warning", "labels", 3, "scope"]]
+    assert found["what"].item() == (
+        "8 of 10 rows leave scope empty although both namespaces are known and would settle it "
+        "(rows 3, 4, 5, 6, 7 and 3 more); an empty cell is unresolved"
+    )
+    assert found["fix"].item().startswith("state scope in these rows") and "drop the column" in found["fix"].item()
+    done = run(folder)
+    assert done.exit_code == 0 and "8 of 10 rows leave scope empty" in done.stdout
+    out = ["--out", str(tmp_path / "r.html"), "--replicates", "20"]
+    done = CliRunner().invoke(app, ["audit", str(folder), *out])
+    assert done.exit_code == 0 and "8 of 10 rows leave scope empty" in done.stdout
+    assert "8 of 10 rows leave scope empty" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("scope", "warned"),
+    [
+        ([None] * 10, True),
+        (["1"] * 4 + [""] * 6, True),
+        (["1"] * 5 + [""] * 5, False),  # as many are stated: there an empty cell says that scope is in doubt
+        (["1"] + ["?"] * 9, False),
+        (["1"] * 10, False),
+    ],
+)
+def test_scope_that_is_stated_or_said_to_be_in_doubt_draws_no_warning(tmp_path, scope, warned):
+    folder = sparse(tmp_path / "r", [1] * 10)
+    rows = [f"q1,m{n},1,{'' if cell is None else cell}" for n, cell in enumerate(scope)]
+    (folder / "labels.csv").write_text("\n".join(["query_id,memory_id,relevant,scope", *rows]) + "\n")
+    assert faults(folder)["what"].str.contains("leave scope empty").any() == warned
+
+
+def test_labels_without_a_scope_column_and_records_in_memory(tmp_path):
+    folder = sparse(tmp_path / "r", [1, *[None] * 9])
+    assert [fault.code for fault in take_in(load_records(folder)).warnings] == ["scope_left_empty"]
+    labels = pd.read_csv(folder / "labels.csv", dtype=str).drop(columns="scope")
+    labels.to_csv(folder / "labels.csv", index=False)
+    assert faults(folder).empty and take_in(load_records(folder)).warnings == ()
+
+
+def test_rows_that_cannot_be_read_are_counted_among_those_named(tmp_path):
+    folder = sparse(tmp_path / "r", [1, *[None] * 9], "jsonl")
+    path = folder / "labels.jsonl"
+    path.write_text("{broken\n" + path.read_text())
+    found = faults(folder)
+    warning = found[found["level"] == "warning"]
+    assert warning[["row", "line"]].to_numpy().tolist() == [[4, 4]] and "(rows 4, 5, 6," in warning["what"].item()
