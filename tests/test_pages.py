@@ -200,10 +200,13 @@ def test_every_figure_and_table_of_a_chapter_has_its_code_below_it(site, chapter
     assert len(shown) >= 2
     for part in shown:
         cell = part.find_parent("div", class_="cell")
-        code = cell.select_one("details.hide div.highlight").text
+        code = cell.select_one(".companion-code div.highlight").text
         assert re.search(r"\b(show|show_table|display|explorer)\w*\(", code), part.get("id")
     for cell in page.select("div.cell.tag_hide-input"):
-        assert "open" not in cell.select_one("details.hide").attrs
+        assert (
+            "companion-code" in cell.find_all(recursive=False)[-1]["class"]
+        )  # behind what it made, also while loading
+        assert "open" not in cell.select_one(".companion-code").attrs
 
 
 @pytest.mark.browser

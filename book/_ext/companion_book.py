@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
 from companion import figures, runs
@@ -142,6 +144,30 @@ def add_script(app: Sphinx, pagename: str, templatename: str, context: dict[str,
         app.add_js_file(SCRIPT, loading_method="defer", priority=400)
 
 
+class CodeBelow(SphinxPostTransform):
+    """Put a cell's folded code behind what the cell shows: in the page itself, so that nothing moves as it loads."""
+
+    default_priority = 250  # after the transform that folds the code
+    formats = ("html",)
+
+    def run(self, **kwargs: Any) -> None:
+        """Move every fold to the end of its cell."""
+        for fold in list(self.document.findall(HideCodeCellNode)):
+            cell = fold.parent
+            cell.remove(fold)
+            cell.append(fold)
+
+
+def open_code(translator: Any, node: HideCodeCellNode) -> None:
+    """Begin a fold that is named by the word one sees."""
+    translator.body.append(f'<details class="companion-code">\n<summary>{node["prompt_show"]}</summary>\n')
+
+
+def close_code(translator: Any, node: HideCodeCellNode) -> None:
+    """End it."""
+    translator.body.append("</details>\n")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
     # Before any notebook runs: whatever "python3" means to this user's Jupyter, chapters run in this interpreter.
@@ -155,4 +181,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", tidy_scripts, priority=990)
     app.connect("html-page-context", point_at_sources, priority=990)
     app.add_directive("companion-data", DataTable)
+    app.setup_extension("myst_nb")  # whose folds are replaced
+    app.add_node(HideCodeCellNode, override=True, html=(open_code, close_code))
+    app.add_post_transform(CodeBelow)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
