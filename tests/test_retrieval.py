@@ -386,10 +386,18 @@ def test_blocks_of_namespaces_and_time_limits_read_only_their_pools(n, namespace
         assert hits.scores.tolist() == alone.scores.tolist()
 
 
-def test_searches_in_threads_agree_and_leave_faiss_as_it_was():
+def test_a_block_holds_queries_of_one_namespace_only():
+    pools = [Pool(((start, start + 50 + limit),)) for limit in range(5) for start in (0, 100, 200)] + [Pool(())]
+    blocks = dense._blocks(list(range(len(pools))), pools)
+    assert sorted(sorted({pools[number].ranges[0][0] for number in block}) for block in blocks) == [[0], [100], [200]]
+    assert sorted(number for block in blocks for number in block) == list(range(15))
+
+
+def test_searches_in_threads_agree_and_leave_faiss_as_it_was(monkeypatch):
     import faiss
 
-    usual = faiss.cvar.distance_compute_blas_threshold
+    usual = 12_345  # not what a search before this one may have left
+    monkeypatch.setattr(faiss.cvar, "distance_compute_blas_threshold", usual)
     rng = np.random.default_rng(5)
     vectors = rng.normal(size=(3_000, 32)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
