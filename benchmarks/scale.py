@@ -77,13 +77,14 @@ def make(folder: Path, rows: int) -> None:
 
 
 def partition(folder: Path, out: Path) -> None:
-    from companion import scale
+    from companion.stages import partitioned as scale
 
     scale.partition(folder, out)
 
 
 def score(folder: Path, jobs: int) -> dict[str, float]:
-    from companion import scale, scoring
+    from companion import scoring
+    from companion.stages import partitioned as scale
 
     start = time.perf_counter()
     table = scale.score_partitions(folder, scheduler="processes" if jobs > 1 else None, jobs=max(1, jobs))

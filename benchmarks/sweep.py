@@ -52,7 +52,7 @@ draws = 10
 
 ```{code-cell} ipython3
 import numpy as np
-from companion.figures import say
+from companion.book import say
 
 values = np.random.default_rng(seed).normal(size=draws)
 say("mean", values.mean(), *np.quantile(values, [0.025, 0.975]), headline=True)
@@ -76,7 +76,7 @@ def timed(action: Callable[[], object]) -> tuple[float, float]:
 def bare_kernel() -> None:
     from jupyter_client.manager import start_new_kernel
 
-    from companion import runs
+    from companion.book import runs
 
     with runs.own_kernel():
         manager, client = start_new_kernel(kernel_name="python3")
@@ -87,14 +87,14 @@ def bare_kernel() -> None:
 
 def light_parameters() -> dict[str, object]:
     """Return what switches the live part off and leaves one point of the chapter's own sweeps."""
-    from companion import runs
+    from companion.book import runs
 
     declared = {item.name for item in runs.declared_parameters(runs.find_notebook(CHAPTER))}
     return {name: value for name, value in LIGHT.items() if name in declared}
 
 
 def rerun_ratio(repeats: int) -> float:
-    from companion import runs
+    from companion.book import runs
 
     # As in the workers of a sweep, for both: idle threads of numerical libraries spin and would be counted.
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -41,7 +41,7 @@ def write(folder: Path, url: str, branch: str) -> list[Path]:
     """Write every chapter to ``folder/notebooks``; return the paths."""
     import nbformat
 
-    from companion import runs
+    from companion.book import runs
 
     made = []
     for source in runs.chapter_paths():

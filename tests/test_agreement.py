@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from companion import agreement
-from companion.agreement import PairTable, alpha, alpha_interval, exact_agreement, rebuild_table
 from companion.errors import InputError
 from companion.paths import data_dir
+from companion.stages import agreement
+from companion.stages.agreement import PairTable, alpha, alpha_interval, exact_agreement, rebuild_table
 
 PUBLISHED_TABLES = {"prohibited": (2, 24, 181), "scope": (30, 1, 176), "usable_evidence": (83, 6, 118)}
 

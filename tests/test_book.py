@@ -17,7 +17,8 @@ import yaml
 from _site import ROOT, SMALL, Visit, once, open_browser, shared_folder, specimen_project
 from bs4 import BeautifulSoup
 
-from companion import book, runs
+from companion.book import runs
+from companion.book import site as book
 from companion.errors import InputError
 
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))

@@ -12,9 +12,11 @@ import pytest
 from bs4 import BeautifulSoup
 from test_chapter05 import text_of
 
-from companion import expose, exposure, fixed_depth, published, readers, runs, scenarios, studies
+from companion import exposure, fixed_depth
+from companion.book import runs
 from companion.corpora.frozen import load_frozen
 from companion.errors import InputError
+from companion.stages import expose, published, readers, scenarios, studies
 
 FAST = {"replicates": 200, "simulations": 50, "top_k": 5}
 ARMS = ["global_dense", "namespace_dense", "global_bm25"]

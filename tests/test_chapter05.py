@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from test_evidence import made_up, write
 
-from companion import confounding, published, runs
+from companion.book import runs
 from companion.corpora import evidence
+from companion.stages import confounding, published
 
 FAST = {"replicates": 200, "seeds": 2, "top_k": 5, "items": 3}
 

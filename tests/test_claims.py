@@ -9,10 +9,11 @@ import pytest
 from _site import ROOT
 from bs4 import BeautifulSoup
 
-from companion import datacard, findings, published, runs
+from companion import datacard
+from companion.book import claims, runs
 from companion.errors import InputError
-from companion.figures import claims
-from companion.reproduce import STATUSES, reproduce
+from companion.stages import findings, published
+from companion.stages.reproduce import STATUSES, reproduce
 
 CHAPTERS = claims.chapters_of(ROOT / "notebooks")
 
@@ -60,7 +61,7 @@ def test_verdicts_repeat_what_reproduce_found(reproduced, rows):
 def test_no_name_runs_into_the_number_beside_it(rows, tmp_path, width):
     from _site import Visit, open_browser
 
-    from companion.figures.page import frame
+    from companion.book.page import frame
 
     path = tmp_path / "claims.html"
     path.write_text(frame("Claims", claims.claims_table(rows, name="claims", caption="c").data["text/html"]), "utf-8")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from companion import cli, published
+from companion import cli
+from companion.stages import published
 
 OUTCOMES = Path(__file__).parents[1] / "data" / "published" / "exposure_outcomes.csv"
 

@@ -12,9 +12,10 @@ import pytest
 from _made_up import made_up
 from scipy import stats
 
-from companion import corruption, logic, published, scoring
-from companion.corruption import CHANNELS, Pool, corrupted, kept, route, study
+from companion import logic, scoring
 from companion.errors import InputError
+from companion.stages import corruption, published
+from companion.stages.corruption import CHANNELS, Pool, corrupted, kept, route, study
 from companion.tables import Records
 
 RATES = (0.0, 0.1, 0.3, 0.5, 1.0)

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from companion import coverage
 from companion.bootstrap import Resamples, ratio_means
-from companion.coverage import ExposureModel, exposure_coverage, exposure_model, group_coverage
 from companion.errors import InputError
+from companion.stages import coverage
+from companion.stages.coverage import ExposureModel, exposure_coverage, exposure_model, group_coverage
 
 OUTCOMES = Path(__file__).parents[1] / "data" / "published" / "exposure_outcomes.csv"
 

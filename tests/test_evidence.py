@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from companion import downstream
 from companion.corpora import evidence
 from companion.errors import InputError
 from companion.paths import data_dir
+from companion.stages import downstream
 
 READERS = ("reader-a", "reader-b")
 GROUPS = {"rhelm": ("r1", "r2", "r3"), "memops": ("m1", "m2", "m3", "m4")}

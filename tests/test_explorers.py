@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 from _site import Visit, open_browser
 
-from companion import agreement, exposure, published, scoring, studies, support, verification
+from companion import exposure, scoring
+from companion.book import charts, explorers, figure
+from companion.book import verification as drawings
+from companion.book.page import frame
 from companion.corpora.frozen import load_frozen
 from companion.errors import InputError
-from companion.figures import charts, explorers, figure
-from companion.figures import verification as drawings
-from companion.figures.page import frame
+from companion.stages import agreement, published, studies, support, verification
 from companion.tables import Records, validate
 
 SETTINGS = 20

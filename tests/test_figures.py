@@ -19,11 +19,11 @@ from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from companion import figures
+from companion import book as figures
+from companion.book import palette, stills, theme
+from companion.book.kernel import find_parameters, parameters_frame, read_parameters
+from companion.book.tables import csv_link, table_html
 from companion.errors import InputError
-from companion.figures import palette, stills, theme
-from companion.figures.parameters import find_parameters, parameters_frame, read_parameters
-from companion.figures.tables import csv_link, table_html
 
 DATA = pd.DataFrame(
     {
@@ -378,7 +378,7 @@ def test_the_parameters_are_folded_until_one_is_changed():
     def page(top_k):
         made = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("companion.figures.render._display", made.append)
+            patch.setattr("companion.book.render._display", made.append)
             figures.parameters_table({"top_k": top_k}, source="# Depth.\ntop_k = 20\n")
         return made[0].data["text/html"]
 

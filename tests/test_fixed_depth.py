@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from companion import fixed_depth, logic, studies
+from companion import fixed_depth, logic
 from companion.errors import InputError
+from companion.stages import studies
 from companion.tables import Records
 
 ARMS = ("global", "own | namespace", "nothing found")

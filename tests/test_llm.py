@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from companion import llm
 from companion.errors import InputError
-from companion.llm import ChatLog, ChatRequest, ChatSettings, complete, incomplete, plan
+from companion.stages import chat as llm
+from companion.stages.chat import ChatLog, ChatRequest, ChatSettings, complete, incomplete, plan
 
 pytest.importorskip("openai")
 
@@ -240,7 +240,7 @@ def test_key_is_nowhere_but_in_the_request(
 RUN = """
 import sys
 sys.path.insert(0, {tests!r})
-from companion.llm import ChatLog, ChatSettings, complete
+from companion.stages.chat import ChatLog, ChatSettings, complete
 from test_llm import asks
 s = ChatSettings("stub", {url!r}, key_env="STUB_KEY", concurrency=1, max_tokens=5,
                  price_input=1.0, price_output=1.0, retries=0)
@@ -370,7 +370,7 @@ def test_duplicate_ids_are_refused(stub: Stub, tmp_path: Path) -> None:
 def test_a_verifier_without_a_key_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pandas as pd
 
-    from companion.verifiers import ChatVerifier
+    from companion.stages.verifiers import ChatVerifier
 
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)

@@ -16,7 +16,9 @@ from _site import ROOT, SMALL, Visit, once, open_browser, shared_folder
 from axe_playwright_python.sync_playwright import Axe
 from bs4 import BeautifulSoup
 
-from companion import book, published, runs
+from companion.book import runs
+from companion.book import site as book
+from companion.stages import published
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 

@@ -8,7 +8,7 @@ import papermill
 import pytest
 from typer.testing import CliRunner
 
-from companion import parameters, runs, sweep
+from companion.book import parameters, runs, sweep
 from companion.cli import app
 from companion.errors import InputError
 

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from companion import published, reproduce, scoring, studies
+from companion import scoring
 from companion.corpora import frozen as frozen_module
 from companion.corpora.frozen import load_frozen
 from companion.errors import InputError
+from companion.stages import published, reproduce, studies
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from companion import expose, exposure, readers, scenarios
+from companion import exposure
 from companion.errors import InputError
-from companion.llm import ChatLog, ChatSettings
-from companion.readers import Answer
+from companion.stages import expose, readers, scenarios
+from companion.stages.chat import ChatLog, ChatSettings
+from companion.stages.readers import Answer
 from companion.tables import read_table
 
 KEY = "sk-test-0123456789abcdef"

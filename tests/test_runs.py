@@ -12,9 +12,9 @@ from _site import ROOT, Visit, open_browser
 from bs4 import BeautifulSoup
 
 import companion
-from companion import runs
+from companion.book import runs
+from companion.book.kernel import Parameter
 from companion.errors import InputError
-from companion.figures.parameters import Parameter
 
 SPECIMEN = ROOT / "tests" / "specimens" / "01-specimen.md"
 DECLARED = [

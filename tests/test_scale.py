@@ -14,8 +14,9 @@ import pytest
 from _cluster import tcp_cluster
 from typer.testing import CliRunner
 
-from companion import scale, scoring, tables
+from companion import scoring, tables
 from companion.errors import InputError
+from companion.stages import partitioned as scale
 
 QUERIES, ARMS, DEPTH, MEMORIES, PARTS = 120, 4, 12, 300, 6
 

@@ -10,10 +10,10 @@ from collections import Counter
 import pandas as pd
 import pytest
 
-from companion import scenarios
-from companion.disclosure import discloses
 from companion.errors import InputError
 from companion.paths import data_dir
+from companion.stages import scenarios
+from companion.stages.disclosure import discloses
 
 FILE = data_dir() / "scenarios" / "scenarios.json"
 

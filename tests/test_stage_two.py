@@ -12,9 +12,10 @@ import typer
 from _made_up import made_up
 from typer.testing import CliRunner
 
-from companion import corruption, scoring, stage_two, studies, verification, verifiers
+from companion import scoring
 from companion.cli import verify as commands
 from companion.errors import InputError
+from companion.stages import corruption, stage_two, studies, verification, verifiers
 from companion.tables import Records
 
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from reference_retrieval import random_corpus
 
-from companion import support
 from companion.retrieval import rank
+from companion.stages import support
 
 
 @dataclass

@@ -22,7 +22,7 @@ import pytest
 from _cluster import tcp_cluster
 from typer.testing import CliRunner
 
-from companion import compare, runs, sweep
+from companion.book import compare, runs, sweep
 from companion.errors import InputError
 
 TINY = """---
@@ -55,7 +55,7 @@ free = None
 
 ```{code-cell} ipython3
 import os, signal, time
-from companion.figures import say
+from companion.book import say
 
 with open("ran.log", "a") as log:
     log.write(f"{a} {b} {mode}\\n")

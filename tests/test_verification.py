@@ -10,9 +10,10 @@ import pytest
 from _made_up import made_up
 from sklearn.calibration import calibration_curve
 
-from companion import published, scoring
-from companion import verification as v
+from companion import scoring
 from companion.errors import InputError
+from companion.stages import published
+from companion.stages import verification as v
 from companion.tables import Records
 
 NAN = float("nan")

@@ -13,12 +13,21 @@ import pytest
 from _made_up import made_up
 from test_llm import Stub, good, stub  # noqa: F401 - the fixture
 
-from companion import verification as v
-from companion import verifiers
 from companion.errors import InputError
-from companion.llm import ChatAnswer, ChatSettings
-from companion.verifiers import ChatVerifier, KeepAll, ReleasedMetadata, Replay, TextPairs, calibrate, describe, judge
-from companion.verifiers.chat import read_probability
+from companion.stages import verification as v
+from companion.stages import verifiers
+from companion.stages.chat import ChatAnswer, ChatSettings
+from companion.stages.verifiers import (
+    ChatVerifier,
+    KeepAll,
+    ReleasedMetadata,
+    Replay,
+    TextPairs,
+    calibrate,
+    describe,
+    judge,
+)
+from companion.stages.verifiers.chat import read_probability
 
 
 @pytest.fixture(scope="module")

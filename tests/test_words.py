@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from companion.book import words
 from companion.errors import InputError
-from companion.figures import words
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "none"), (1, "one"), (12, "twelve"), (13, "13"), (1305, "1,305")])

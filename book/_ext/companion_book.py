@@ -18,8 +18,9 @@ from sphinx.config import Config
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
-from companion import figures, runs
-from companion.figures.page import mathjax_source, page_script
+from companion import book as figures
+from companion.book import runs
+from companion.book.page import mathjax_source, page_script
 
 SCRIPT = "companion-figures.js"
 STYLE = "companion-figures.css"

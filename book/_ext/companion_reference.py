@@ -77,7 +77,7 @@ def corpora_table() -> str:
     """Return the frozen runs: a table with origin, revision, licence and counts, and the commands that made them."""
     import pandas as pd
 
-    from companion import figures
+    from companion import book as figures
     from companion.corpora.frozen import frozen, frozen_meta
 
     rows, commands = [], []
@@ -106,7 +106,8 @@ def arms_table() -> str:
     """Return the retrieval arms as an HTML table: what each does, parameters, kind and repetitions."""
     import pandas as pd
 
-    from companion import figures, retrieval
+    from companion import book as figures
+    from companion import retrieval
 
     rows = [
         {
@@ -129,7 +130,8 @@ def channels_table() -> str:
     """Return the channels of metadata corruption as an HTML table."""
     import pandas as pd
 
-    from companion import corruption, figures
+    from companion import book as figures
+    from companion.stages import corruption
 
     rows = [
         {
@@ -160,7 +162,7 @@ def demo_counts() -> str:
 
 def published_counts() -> str:
     """Return how much of the paper's evidence is committed, counted when the page is built."""
-    from companion import published
+    from companion.stages import published
 
     figures, outcomes = published.figures(), published.table("exposure_outcomes")
     return (
@@ -357,7 +359,7 @@ def _download(app: Sphinx, pagename: str, suffix: str, context: dict[str, Any]) 
 def _as_notebook(path: Path) -> str:
     import nbformat
 
-    from companion import runs
+    from companion.book import runs
 
     return str(nbformat.writes(runs.read_notebook(path))) + "\n"
 

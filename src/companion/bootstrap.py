@@ -27,6 +27,8 @@ __all__ = [
     "MACRO",
     "BootstrapResult",
     "Resamples",
+    "Resampling",
+    "estimate",
     "ratio_means",
     "require_single",
 ]
@@ -37,8 +39,186 @@ MACRO = "macro"
 """Label of the row that weighs every source the same."""
 
 Method = Literal["percentile", "t"]
+LEAST_REPLICATES = 200
+"""Fewer replicates do not settle the ends of a 95% interval: none is given."""
+
 _CHUNK_CELLS = 250_000  # weights held at once: 2 MB as float64, which stays in the processor's cache
 _ONE_SOURCE = "all"
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How intervals are made: the one place where these settings and their defaults stand.
+
+    Parameters
+    ----------
+    replicates : int
+        Bootstrap replicates (>= 1); below 200 no percentile interval is given.
+    confidence : float
+        Level of the interval, in (0, 1).
+    seed : int
+        Seed of the random streams, not negative.
+    method : {"percentile", "t"}
+        Percentile interval of the replicates, or Student's t with a linearised standard error.
+    """
+
+    replicates: int = DEFAULT_REPLICATES
+    confidence: float = DEFAULT_CONFIDENCE
+    seed: int = 0
+    method: Method = "percentile"
+
+    def __post_init__(self) -> None:
+        _check_settings(self.seed, self.replicates, self.confidence)
+        if self.method not in ("percentile", "t"):
+            raise InputError(f"bootstrap: method is {self.method!r}; expected 'percentile' or 't'")
+
+
+def estimate(
+    frame: pd.DataFrame,
+    metrics: Sequence[str],
+    *,
+    by: Sequence[str] = (),
+    unit: str | None = None,
+    cluster: str = "group",
+    source: str | None = "source",
+    stratum: str | None = None,
+    weight: str | None = None,
+    combine: Mapping[str, Mapping[str, float]] | None = None,
+    versus: Mapping[str, Any] | None = None,
+    resampling: Resampling | None = None,
+) -> pd.DataFrame:
+    """Estimate means with intervals: one tidy row for each combination of ``by``, source and metric.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Long table: one row per unit (a query, a case, a group) and combination of ``by``. NaN or ``<NA>`` in a metric
+        is undefined and counts neither as a value nor as a unit.
+    metrics : sequence of str
+        Columns to average.
+    by : sequence of str
+        Columns whose combinations are estimated side by side (arms, readers, depths), all from the same resamples.
+    unit : str, optional
+        Column that identifies a unit over the combinations. Results do not depend on it; with it many arms are cheap.
+    cluster, source, stratum : str
+        Columns that say what is resampled, which sources weigh the same in the row "macro", and within what clusters
+        are resampled. ``source=None``: there are no sources, and no such column in the result.
+    weight : str, optional
+        Column with the number of queries that a row stands for, where rows are already means.
+    combine : mapping of name to {metric: coefficient}, optional
+        Linear combinations of metrics, from the same resamples.
+    versus : mapping of one column of ``by`` to its reference value, optional
+        Estimate every other combination minus the reference instead of the combinations themselves.
+    resampling : Resampling, optional
+        Replicates, level, seed and method.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``*by``, ``source``, ``metric``, ``estimate``, ``low``, ``high`` (float64, NaN where undefined or where
+        no interval can be given), ``undefined_replicates``, ``n_units``, ``n_clusters``. ``attrs["settings"]`` has the
+        settings, ``attrs["no_interval"]`` the reason where ends are left out (fewer than two clusters, fewer than 200
+        replicates), else "".
+
+    Raises
+    ------
+    InputError
+        On unknown columns or references, and on everything that ``ratio_means`` refuses.
+
+    See Also
+    --------
+    Methods, "Intervals".
+    """
+    how = resampling or Resampling()
+    by = list(by)
+    wide, keys, names = _widen(frame, list(metrics), by, unit, [c for c in (cluster, source, stratum, weight) if c])
+    terms = _terms(names, by, combine, versus)
+    result = ratio_means(
+        wide,
+        clusters=keys[cluster],
+        strata=keys[stratum] if stratum else None,
+        sources=keys[source] if source else None,
+        weights=keys[weight] if weight else None,
+        contrasts={name: parts for name, (_, parts) in terms.items()},
+        replicates=how.replicates,
+        confidence=how.confidence,
+        seed=how.seed,
+        method=how.method,
+    )
+    table, labels = result.table, names | {name: label for name, (label, _) in terms.items()}
+    if versus:
+        table = table[table["statistic"].isin([name for name, (label, _) in terms.items() if label[-1]])]
+    elif not source:
+        table = table[table["source"] == MACRO]
+    table = table[table["source"] == MACRO] if not source else table
+    told = pd.DataFrame([labels[name] for name in table["statistic"]], columns=[*by, "metric", "_"], index=table.index)
+    columns = ["source", "estimate", "low", "high", "undefined_replicates", "n_units", "n_clusters"]
+    tidy = pd.concat([told.drop(columns="_"), table[columns]], axis=1).reset_index(drop=True)
+    return _withhold(tidy[[*by, *(["source"] if source else []), "metric", *columns[1:]]], how, result.settings)
+
+
+def _widen(
+    frame: pd.DataFrame, metrics: list[str], by: list[str], unit: str | None, keys: list[str]
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, tuple[Any, ...]]]:
+    """One column for each combination and metric, one row per unit; and what the columns stand for."""
+    absent = [name for name in [*metrics, *by, *keys, *([unit] if unit else [])] if name not in frame.columns]
+    if absent:
+        raise InputError(f"estimate: no column {absent[0]!r}; the columns are {', '.join(map(str, frame.columns))}")
+    rows = frame.reset_index(drop=True) if unit is None else frame.set_index(unit)
+    units = rows[keys] if unit is None else rows.loc[~rows.index.duplicated(), keys]
+    parts = rows.groupby(by, sort=False, dropna=False) if by else [((), rows)]
+    names: dict[str, tuple[Any, ...]] = {}
+    blocks = []
+    for combination, part in parts:
+        values = part[metrics].astype("float64").reindex(units.index)
+        values.columns = [f"{len(blocks)}:{metric}" for metric in metrics]
+        names |= {f"{len(blocks)}:{metric}": (*combination, metric, "") for metric in metrics}
+        blocks.append(values)
+    return pd.concat(blocks, axis=1).reset_index(drop=True), units.reset_index(drop=True), names
+
+
+def _terms(
+    names: Mapping[str, tuple[Any, ...]],
+    by: list[str],
+    combine: Mapping[str, Mapping[str, float]] | None,
+    versus: Mapping[str, Any] | None,
+) -> dict[str, tuple[tuple[Any, ...], dict[str, float]]]:
+    """Linear combinations over the wide columns: first those of metrics, then those against the reference."""
+    place = {label[:-1]: name for name, label in names.items()}
+    terms: dict[str, tuple[tuple[Any, ...], dict[str, float]]] = {}
+    for combination in dict.fromkeys(label[:-2] for label in names.values()):
+        for new, parts in (combine or {}).items():
+            own = {
+                place[*combination, metric]: value for metric, value in parts.items() if (*combination, metric) in place
+            }
+            if len(own) < len(parts):
+                raise InputError(f"estimate: {new!r} combines {', '.join(parts)}; expected some of the metrics")
+            terms[f"{len(terms)}+{new}"] = ((*combination, new, ""), own)
+    if not versus:
+        return terms
+    ((column, reference),) = versus.items()
+    if column not in by or not any(label[by.index(column)] == reference for label in names.values()):
+        raise InputError(f"estimate: reference {reference!r} is not among the values of {column!r}")
+    at = by.index(column)
+    single = {name: (label, {name: 1.0}) for name, label in names.items()} | terms
+    base = {label: parts for label, parts in single.values() if label[at] == reference}
+    for label, parts in single.values():
+        other = base.get((*label[:at], reference, *label[at + 1 :]))
+        if label[at] != reference and other is not None:
+            minus = parts | {name: -value for name, value in other.items()}
+            terms[f"{len(terms)}-{label[-2]}"] = ((*label[:-1], "versus"), minus)
+    return terms
+
+
+def _withhold(tidy: pd.DataFrame, how: Resampling, settings: dict[str, Any]) -> pd.DataFrame:
+    """Leave out ends that would not mean anything, and say why."""
+    lone = tidy["n_clusters"] < 2
+    few = how.method == "percentile" and how.replicates < LEAST_REPLICATES
+    reasons = ["fewer than two groups to resample"] * bool(lone.any())
+    reasons += [f"{how.replicates} replicates, fewer than {LEAST_REPLICATES}"] * few
+    tidy.loc[lone | few, ["low", "high"]] = np.nan
+    tidy.attrs = {"settings": settings, "no_interval": "; ".join(reasons)}
+    return tidy
 
 
 def require_single(values: Iterable[Any], what: str) -> Any:
@@ -157,12 +337,7 @@ def _draw(rng: np.random.Generator, size: int, count: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Units reduced to clusters: all that a replicate needs.
-
-    ``sums`` and ``counts`` (of defined values) have shape (clusters, statistics), ``units`` (statistics, then
-    contrasts) has shape (clusters, labels). Clusters are sorted by source, stratum, cluster; ``sources`` maps a
-    source to its slice of them. ``pattern`` holds the distinct columns of ``counts``.
-    """
+    """Units reduced to clusters: all that a replicate needs."""
 
     names: tuple[str, ...]
     contrasts: dict[str, dict[str, float]]
@@ -315,6 +490,7 @@ def ratio_means(
     strata: ArrayLike | pd.Series | None = None,
     sources: ArrayLike | pd.Series | None = None,
     contrasts: Mapping[str, Mapping[str, float]] | None = None,
+    weights: ArrayLike | pd.Series | None = None,
     replicates: int = DEFAULT_REPLICATES,
     confidence: float = DEFAULT_CONFIDENCE,
     seed: int = 0,
@@ -339,6 +515,8 @@ def ratio_means(
     contrasts : mapping of name to {statistic: coefficient}, optional
         Linear combinations, from the same resamples. For two paired arms the difference of their means is the
         mean of the paired differences when both are defined for the same units.
+    weights : array-like, shape (units,), optional
+        Number of queries that a unit stands for, where units are means already. Default: 1 each.
     replicates, confidence, seed : int, float, int
         Number of replicates (>= 1), level in (0, 1), non-negative seed.
     method : {"percentile", "t"}
@@ -379,7 +557,7 @@ def ratio_means(
     evaluable = data.notna().any(axis=1).to_numpy()
     # With nothing evaluable keep the (empty) units, so that every row is there and undefined.
     used = evaluable if evaluable.any() else ~evaluable
-    sums, sizes = _reduce(data[used], keys[used], terms)
+    sums, sizes = _reduce(data[used], keys[used], terms, _as_weights(len(data), weights)[used])
     settings = {
         "seed": int(seed),
         "replicates": int(replicates),
@@ -492,14 +670,23 @@ def _as_labels(n: int, labels: ArrayLike | pd.Series | None, what: str) -> pd.Se
     return series.map(str)
 
 
+def _as_weights(n: int, weights: ArrayLike | pd.Series | None) -> NDArray[np.float64]:
+    if weights is None:
+        return np.ones(n)
+    given = np.asarray(weights, dtype=np.float64)
+    if given.shape != (n,) or not np.isfinite(given).all() or (given <= 0).any():
+        raise InputError(f"bootstrap: weights have shape {given.shape}; expected {n} finite numbers above 0")
+    return given
+
+
 def _reduce(
-    data: pd.DataFrame, keys: pd.DataFrame, contrasts: dict[str, dict[str, float]]
+    data: pd.DataFrame, keys: pd.DataFrame, contrasts: dict[str, dict[str, float]], weights: NDArray[np.float64]
 ) -> tuple[_Sums, dict[str, int]]:
     """Sum units within clusters; return the sums and the number of clusters of each named stratum."""
     by = [keys["source"], keys["stratum"], keys["cluster"]]
     defined = data.notna()
-    sums = data.fillna(0.0).groupby(by, sort=True).sum()
-    counts = defined.astype(np.float64).groupby(by, sort=True).sum()
+    sums = data.fillna(0.0).mul(weights, axis=0).groupby(by, sort=True).sum()
+    counts = defined.astype(np.float64).mul(weights, axis=0).groupby(by, sort=True).sum()
     units = _any_part(defined, contrasts).astype(np.float64).groupby(by, sort=True).sum()
     index = sums.index.to_frame(index=False)
     strata, names = (index["source"] + "\x1f" + index["stratum"]).factorize()
@@ -541,10 +728,7 @@ def _replicate(sums: _Sums, resamples: Resamples) -> NDArray[np.float64]:
 
 
 def _percentile(drawn: NDArray[np.float64], confidence: float) -> NDArray[np.float64]:
-    """Take the ends of the percentile interval over defined replicates; shape (2, rows, labels).
-
-    Replicates are put in another order within each row and label.
-    """
+    """Take the ends of the percentile interval over defined replicates; shape (2, rows, labels)."""
     tail = (1 - confidence) / 2
     probs = (tail, 1 - tail)
     ends = np.quantile(drawn, probs, axis=-1, overwrite_input=True)

@@ -15,26 +15,7 @@ _MISSING = "Dask clusters need the extra package: pip install 'admissibility-com
 
 @contextlib.contextmanager
 def connect(address: str, say: Callable[[str], None] = print, patience: float = _PATIENCE) -> Iterator[Any]:
-    """Connect to a running Dask scheduler.
-
-    Parameters
-    ----------
-    address : str
-        Such as ``tcp://127.0.0.1:8786``.
-    say : callable
-        Takes one line that says how large the cluster is.
-    patience : float
-        Seconds to wait for the scheduler, and then for its first worker.
-
-    Yields
-    ------
-    distributed.Client
-
-    Raises
-    ------
-    InputError
-        If the extra package is missing, nobody answers at the address, or no worker joins.
-    """
+    """Connect to a running Dask scheduler."""
     try:
         from distributed import Client
     except ImportError as error:
@@ -54,21 +35,7 @@ def connect(address: str, say: Callable[[str], None] = print, patience: float = 
 
 @contextlib.contextmanager
 def local_cluster(workers: int) -> Iterator[Any]:
-    """Start a cluster of processes on this machine, one thread each; a worker that dies is replaced.
-
-    Parameters
-    ----------
-    workers : int
-
-    Yields
-    ------
-    distributed.Client
-
-    Raises
-    ------
-    InputError
-        If the extra package is missing.
-    """
+    """Start a cluster of processes on this machine, one thread each; a worker that dies is replaced."""
     try:
         import dask
         from distributed import Client, LocalCluster

@@ -33,13 +33,7 @@ ORIGIN: dict[str, tuple[str, str]] = {
 
 
 def origin_of(path: str) -> tuple[str, str]:
-    """Return origin and licence of a file by its path below ``data/``.
-
-    Raises
-    ------
-    InputError
-        If nothing is stated for the file's folder.
-    """
+    """Return origin and licence of a file by its path below ``data/``."""
     parts = path.split("/")[:-1]
     for length in range(len(parts), 0, -1):
         found = ORIGIN.get("/".join(parts[:length]))
@@ -49,14 +43,8 @@ def origin_of(path: str) -> tuple[str, str]:
 
 
 def table() -> pd.DataFrame:
-    """List the data files as they are now.
-
-    Returns
-    -------
-    DataFrame
-        ``file`` (below ``data/``), ``bytes``, ``sha256``, ``origin``, ``licence``; the card itself is left out.
-    """
-    from companion import runs
+    """List the data files as they are now."""
+    from companion.book import runs
 
     root = data_dir()
     rows = []
@@ -81,23 +69,7 @@ def listed(card: str) -> dict[str, str]:
 
 
 def update(path: Path | None = None) -> Path:
-    """Write the table of a card anew.
-
-    Parameters
-    ----------
-    path : pathlib.Path, optional
-        By default ``data/README.md``.
-
-    Returns
-    -------
-    pathlib.Path
-        The card.
-
-    Raises
-    ------
-    InputError
-        If the card has no marks for the table, or a file's origin is not stated.
-    """
+    """Write the table of a card anew."""
     card = path if path is not None else data_dir() / CARD
     text = card.read_text(encoding="utf-8")
     if not _SUMS.search(text):

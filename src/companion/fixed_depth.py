@@ -28,18 +28,7 @@ _COUNTED = ("known_violations", "protected_count", "wrong_scope_count", "unresol
 
 
 def kinds_of(queries: pd.DataFrame) -> pd.Series:
-    """Tell the kind of each query: its ``query_type``, else what follows the last colon of its ``stratum``.
-
-    Parameters
-    ----------
-    queries : pandas.DataFrame
-        Table ``queries`` of the contract; frozen copies may have lost the extra column ``query_type``.
-
-    Returns
-    -------
-    pandas.Series of str
-        One kind per query, missing where neither column says.
-    """
+    """Tell the kind of each query: its ``query_type``, else what follows the last colon of its ``stratum``."""
     if "query_type" in queries:
         return queries["query_type"].astype("str")
     if "stratum" in queries:
@@ -54,42 +43,7 @@ def fixed_depth_exposure(
     kinds: Sequence[str] = KINDS,
     arms: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-    """Count known violations and protected memories among the first k, query by query.
-
-    Parameters
-    ----------
-    records : Records
-        Memories, queries, labels and rankings.
-    depths : sequence of int
-        The values of k.
-    kinds : sequence of str
-        Kinds of queries to take (`kinds_of`).
-    arms : sequence of str, optional
-        By default every arm of the rankings. An arm is counted on every query: where it returned nothing its
-        route is empty and exposes nothing.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per arm, query and depth, in the order of the arms, the queries and the depths: arm, query_id,
-        source, group, kind, depth, ``width`` (memories within the depth), ``known_violations`` (scope, policy or
-        lifecycle is 0), ``protected_count`` (policy or lifecycle is 0), ``wrong_scope_count``, ``unresolved``
-        (admissibility unresolved), all int64; ``known_violation``, ``protected``, ``wrong_scope`` (whether there
-        is at least one, bool); ``lower_bound``, ``upper_bound`` of the violating share (float64, 0 for an empty
-        route); ``protected_known`` (bool): whether the labels know any protected memory for the query at all.
-
-    Raises
-    ------
-    InputError
-        No rankings, an unknown arm, a depth below 1 or deeper than any route of these arms, or no query of the kinds
-        asked for.
-
-    Notes
-    -----
-    Protocol section 4. Shares are over all queries of a kind, those without any protected memory included. Routes
-    that were stored to a smaller depth than others cannot be told from routes that end there:
-    `corpora.frozen.complete_arms` lists the arms of a frozen run that reach a depth.
-    """
+    """Count known violations and protected memories among the first k, query by query."""
     rankings = records.rankings
     if rankings is None or rankings.empty:
         raise InputError("fixed depth: no rankings; expected at least one ranked route")
@@ -119,30 +73,7 @@ def summarise_fixed_depth(
     confidence: float = DEFAULT_CONFIDENCE,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Average fixed-depth exposure by route and source, with intervals from resampled groups.
-
-    Parameters
-    ----------
-    per_query : pandas.DataFrame
-        From `fixed_depth_exposure`.
-    reference : str, optional
-        An arm: every other arm's difference from it is given too, from the same resamples.
-    metrics : sequence of str
-        Some of `METRICS`.
-    replicates, confidence, seed : int, float, int
-        Settings of the bootstrap (Protocol section 3): groups (episodes) are resampled within their source.
-
-    Returns
-    -------
-    pandas.DataFrame
-        arm, reference (missing for a plain mean), kind, depth, metric, source (each one, then ``macro``), estimate,
-        low, high, n (queries), undefined_replicates. Kinds are never averaged together.
-
-    Raises
-    ------
-    InputError
-        An unknown reference or metric, or settings out of range.
-    """
+    """Average fixed-depth exposure by route and source, with intervals from resampled groups."""
     arms = list(pd.unique(per_query["arm"]))
     if reference is not None and reference not in arms:
         raise InputError(f"fixed depth: unknown reference arm {reference!r}; expected one of {', '.join(arms)}")

@@ -9,13 +9,7 @@ from companion.errors import InputError
 
 
 def project_root() -> Path:
-    """Return the folder that holds ``pyproject.toml``, ``data/`` and ``notebooks/``.
-
-    Raises
-    ------
-    InputError
-        If the package was installed apart from its checkout and ``COMPANION_PROJECT`` does not name one.
-    """
+    """Return the folder that holds ``pyproject.toml``, ``data/`` and ``notebooks/``."""
     stated = os.environ.get("COMPANION_PROJECT")
     root = Path(stated).expanduser() if stated else Path(__file__).resolve().parents[2]
     if not (root / "data" / "published").is_dir():

@@ -29,17 +29,7 @@ LONGEST = 90
 
 
 def guard(text: Any) -> Any:
-    """Make a text cell safe for a spreadsheet; anything else is returned as it is.
-
-    Parameters
-    ----------
-    text : str or object
-
-    Returns
-    -------
-    str or object
-        See `unguard`, which gives the original back.
-    """
+    """Make a text cell safe for a spreadsheet; anything else is returned as it is."""
     if not isinstance(text, str):
         return text
     text = _visible(text.replace("\\", "\\\\"))
@@ -47,35 +37,14 @@ def guard(text: Any) -> Any:
 
 
 def unguard(cell: Any) -> Any:
-    """Undo `guard`.
-
-    Parameters
-    ----------
-    cell : str or object
-
-    Returns
-    -------
-    str or object
-    """
+    """Undo `guard`."""
     if not isinstance(cell, str):
         return cell
     return _ESCAPE.sub(lambda found: ast.literal_eval(f"'{found[0]}'"), cell.removeprefix("'"))
 
 
 def write_csv(table: pd.DataFrame, path: str | PathLike[str]) -> Path:
-    """Write a table for people who open it in a spreadsheet.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Text is guarded, truth values are 1 and 0, unresolved and undefined are empty fields.
-    path : path-like
-        Replaced in one step.
-
-    Returns
-    -------
-    Path
-    """
+    """Write a table for people who open it in a spreadsheet."""
     safe = table.copy()
     safe.columns = [guard(str(name)) for name in safe.columns]
     for name in safe.columns:
@@ -89,18 +58,7 @@ def write_csv(table: pd.DataFrame, path: str | PathLike[str]) -> Path:
 
 
 def read_csv(path: str | PathLike[str]) -> pd.DataFrame:
-    """Read a CSV file of an audit back, with every id as it was in the records.
-
-    Parameters
-    ----------
-    path : path-like
-        A file written by `write_csv`.
-
-    Returns
-    -------
-    DataFrame
-        Text as ``str``, numbers as numbers.
-    """
+    """Read a CSV file of an audit back, with every id as it was in the records."""
     table = pd.read_csv(path, keep_default_na=False, na_values=[""])
     for name in table.columns:
         if not pd.api.types.is_numeric_dtype(table[name]):
@@ -109,20 +67,7 @@ def read_csv(path: str | PathLike[str]) -> pd.DataFrame:
 
 
 def shown(value: Any, longest: int = LONGEST) -> Any:
-    """Return text as the report shows it: on one line, printable, and never long.
-
-    Parameters
-    ----------
-    value : object
-        Only text is changed.
-    longest : int
-        Characters to keep.
-
-    Returns
-    -------
-    object
-        Long text is cut; its length and the start of its SHA-256 tell two such texts apart.
-    """
+    """Return text as the report shows it: on one line, printable, and never long."""
     if not isinstance(value, str):
         return value
     if len(value) <= longest:

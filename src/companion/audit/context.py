@@ -17,29 +17,13 @@ _NOBODY = {"", "none", "null", "nil", "nan", "n/a", "na", "undefined", "unknown"
 
 
 def nobody(names: pd.Series) -> pd.Series:
-    """Tell which names are missing, blank, or a program's word for nothing (``None``, ``undefined``, ``*``).
-
-    Parameters
-    ----------
-    names : Series of str, shape (n,)
-
-    Returns
-    -------
-    Series of bool, shape (n,)
-    """
+    """Tell which names are missing, blank, or a program's word for nothing (``None``, ``undefined``, ``*``)."""
     return names.isna() | names.astype("str").str.strip().str.lower().isin(_NOBODY)
 
 
 @dataclass(frozen=True)
 class Context:
-    """Records and the tables that several checks need, each made once.
-
-    Attributes
-    ----------
-    intake : Intake
-    top_k : int or None
-        Depth at which routes are cut, if the owner states one.
-    """
+    """Records and the tables that several checks need, each made once."""
 
     intake: Intake
     top_k: int | None = None

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from companion import bootstrap, logic, scoring, studies
+from companion import bootstrap, logic, scoring
 from companion.audit.context import Context, listed
 from companion.audit.findings import Check, run_checks
 from companion.audit.intake import Intake, take_in
 from companion.audit.narrowing import macro_width, narrowing, over_arms
 from companion.errors import InputError
+from companion.stages import studies
 from companion.tables import Records
 
 _AXIS_WORDS = {

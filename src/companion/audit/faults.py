@@ -67,18 +67,7 @@ _BORROWED = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong in one row of one table, or with a table as a whole.
-
-    Attributes
-    ----------
-    table : str
-        Name of the table.
-    code : str
-        The rule that is broken, or ``cell``, ``line``, ``file``, ``header``, ``no_rows``, ``unknown_query_id``,
-        ``unknown_memory_id``, ``population``, ``scope_left_empty``.
-    problem : Problem
-        Where, what, what was expected, and a fix.
-    """
+    """One thing wrong in one row of one table, or with a table as a whole."""
 
     table: str
     code: str
@@ -91,12 +80,7 @@ class Fault:
 
 
 class FaultsError(InputError):
-    """Records that cannot be audited, with every fault that was found.
-
-    Attributes
-    ----------
-    faults : list of Fault
-    """
+    """Records that cannot be audited, with every fault that was found."""
 
     def __init__(self, message: str, faults: Sequence[Fault]) -> None:
         super().__init__(message)
@@ -105,20 +89,7 @@ class FaultsError(InputError):
 
 @dataclass
 class Folder:
-    """The tables of a folder as far as they could be read.
-
-    Attributes
-    ----------
-    path : Path
-    frames : dict of str to DataFrame
-        Raw tables, unreadable lines left out.
-    origins : dict of str to Origin
-        Where each came from.
-    faults : list of Fault
-        In the order of tables and rows; errors and warnings.
-    numbers : dict of str to list of int
-        Where lines were left out: the number of each remaining row among all rows of its file.
-    """
+    """The tables of a folder as far as they could be read."""
 
     path: Path
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
@@ -133,25 +104,7 @@ class Folder:
 
 
 def examine_folder(path: str | Path, required: Sequence[str] = REQUIRED) -> Folder:
-    """Read every table of a folder and list everything that is wrong with it.
-
-    Parameters
-    ----------
-    path : path-like
-        A folder with ``memories``, ``queries``, ``labels`` and perhaps ``rankings``, ``work``, ``ledger``, each as
-        .parquet, .csv, .jsonl or .ndjson.
-    required : sequence of str
-        Tables whose absence is a fault.
-
-    Returns
-    -------
-    Folder
-
-    Raises
-    ------
-    InputError
-        If the folder does not exist. All else is listed, not raised.
-    """
+    """Read every table of a folder and list everything that is wrong with it."""
     folder = Folder(Path(path))
     if not folder.path.is_dir():
         found = "is not a folder" if folder.path.exists() else "does not exist"
@@ -174,24 +127,7 @@ def examine_folder(path: str | Path, required: Sequence[str] = REQUIRED) -> Fold
 
 
 def examine_rows(frame: pd.DataFrame, name: str, origin: Origin) -> tuple[pd.DataFrame, list[Fault]]:
-    """List the faults of one table row by row.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        As read.
-    name : str
-        A key of ``companion.tables.TABLES``.
-    origin : Origin
-        What messages call it.
-
-    Returns
-    -------
-    canonical : DataFrame
-        Columns that exist, unreadable cells missing.
-    faults : list of Fault
-        Faults of the whole table first, then by column and row.
-    """
+    """List the faults of one table row by row."""
     whole = [Fault(name, "header", problem) for problem in find_problems(frame, name, origin) if problem.row is None]
     if not frame.columns.is_unique:
         return pd.DataFrame(), whole
@@ -213,17 +149,7 @@ def _rowless(name: str, origin: Origin) -> Fault:
 
 
 def listing(faults: Iterable[Fault]) -> pd.DataFrame:
-    """Put faults into a table.
-
-    Parameters
-    ----------
-    faults : iterable of Fault
-
-    Returns
-    -------
-    DataFrame
-        ``level``, ``table``, ``file``, ``row``, ``line`` (Int64), ``column``, ``what``, ``expected``, ``fix``.
-    """
+    """Put faults into a table."""
     rows = [
         {
             "level": fault.problem.level,
@@ -599,19 +525,6 @@ def scope_left_empty(
 
     A column that is absent falls back to the namespaces; an empty cell is unresolved. Labels that state scope in most
     rows use the empty cell for what is in doubt, and so does a ``?``: neither draws a warning.
-
-    Parameters
-    ----------
-    given, canonical : mapping of str to DataFrame
-        Tables as read, and as `examine_rows` returns them.
-    origins : mapping of str to Origin
-    numbers : sequence of int, optional
-        Number of each row of the labels among all rows of their file, where some could not be read.
-
-    Returns
-    -------
-    list of Fault
-        One warning, or none.
     """
     labels = canonical.get("labels", pd.DataFrame())
     if not {"query_id", "memory_id", "scope"} <= set(labels):

@@ -25,24 +25,7 @@ TWIN_SIMILARITY = 0.8
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found.
-
-    Attributes
-    ----------
-    kind : str
-        Lower-case name, such as ``ghosts``.
-    title : str
-        The failure in words.
-    outcome : {"found", "clear", "unknown"}
-    says : str
-        Counts and meaning, in one or two sentences.
-    advice : str
-        What to do.
-    limits : str
-        What the evidence does not show.
-    evidence : DataFrame
-        Ids and counts, one row per instance.
-    """
+    """What one check found."""
 
     kind: str
     title: str
@@ -54,17 +37,7 @@ class Check:
 
 
 def run_checks(context: Context) -> list[Check]:
-    """Run every check.
-
-    Parameters
-    ----------
-    context : Context
-
-    Returns
-    -------
-    list of Check
-        In a fixed order: ``wildcard``, ``ownerless``, ``late_filter``, ``superseded``, ``stale_twins``, ``ghosts``.
-    """
+    """Run every check."""
     return [check(context) for check in CHECKS]
 
 
@@ -72,18 +45,7 @@ def run_checks(context: Context) -> list[Check]:
 
 
 def wildcard(context: Context) -> Check:
-    """Look for askers without a name whose routes range over namespaces.
-
-    Parameters
-    ----------
-    context : Context
-
-    Returns
-    -------
-    Check
-        Evidence: arm, query_id, what is empty, the namespaces returned, and how often named askers of the same arm
-        receive another namespace's memories.
-    """
+    """Look for askers without a name whose routes range over namespaces."""
     kind, title = "wildcard", "An empty principal or namespace acts as a wildcard"
     queries = context.records.queries
     no_space = nobody(queries["namespace"])
@@ -164,17 +126,7 @@ def _reach(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def ownerless(context: Context) -> Check:
-    """Look for memories that belong to nobody and are returned to several askers.
-
-    Parameters
-    ----------
-    context : Context
-
-    Returns
-    -------
-    Check
-        Evidence: memory_id, to how many namespaces and queries it was returned, by which arms.
-    """
+    """Look for memories that belong to nobody and are returned to several askers."""
     kind, title = "ownerless", "Rows without an owner are visible to everyone"
     store = context.store
     free = store.loc[nobody(store["namespace"]), "memory_id"]
@@ -228,15 +180,6 @@ def late_filter(context: Context) -> Check:
 
     An arm that returns another owner's memories to a named asker has no scope filter that could run late: it is left
     out. An arm whose routes are all of one length shows no cut: that length is its k, whatever depth is stated.
-
-    Parameters
-    ----------
-    context : Context
-
-    Returns
-    -------
-    Check
-        Evidence: arm, query_id, k, items returned, memories of the namespace that could still have been returned.
     """
     kind, title = "late_filter", "The scope filter runs after the top-k cut"
     if not context.has_routes:
@@ -366,19 +309,7 @@ def _left_behind(context: Context, routes: pd.DataFrame) -> pd.Series:
 
 
 def superseded(context: Context) -> Check:
-    """Look for superseded facts that are returned beside or above what corrects them.
-
-    Parameters
-    ----------
-    context : Context
-
-    Returns
-    -------
-    Check
-        Evidence: arm, query_id, the superseded memory and its rank, its correction and that one's rank, and how they
-        stand: ``above``, ``beside`` (below it, in the same route) or ``alone`` (the correction is not in the route).
-        Superseded rows without a link are counted in the sentence, not listed.
-    """
+    """Look for superseded facts that are returned beside or above what corrects them."""
     kind, title = "superseded", "Superseded facts are returned beside or above their correction"
     source = context.intake.states_from
     if source == "none":
@@ -472,18 +403,7 @@ def _descendants(links: pd.DataFrame) -> pd.DataFrame:
 
 
 def stale_twins(context: Context) -> Check:
-    """Look for near duplicates of an outdated fact that nobody marked.
-
-    Parameters
-    ----------
-    context : Context
-
-    Returns
-    -------
-    Check
-        Evidence: the outdated memory, its unmarked twin, their similarity, both texts, and how many routes returned
-        the twin to a question that is not about the past.
-    """
+    """Look for near duplicates of an outdated fact that nobody marked."""
     kind, title = "stale_twins", "Stale twins: copies of an outdated fact were never marked"
     store = context.store
     if context.intake.states_from == "none":
@@ -571,18 +491,7 @@ def _similar(text: pd.Series, old: np.ndarray, others: np.ndarray) -> list[tuple
 
 
 def ghosts(context: Context) -> Check:
-    """Look for ids that a route returned, or a prompt held, though the store no longer has them.
-
-    Parameters
-    ----------
-    context : Context
-
-    Returns
-    -------
-    Check
-        Evidence: memory_id, in how many routes and prompts, by which arms, for which queries, and ``lifecycle``
-        (unresolved unless a label says that it had ended).
-    """
+    """Look for ids that a route returned, or a prompt held, though the store no longer has them."""
     kind, title = "ghosts", "Ghosts: ids are returned that the store no longer holds"
     parts = []
     if context.has_routes:

@@ -36,27 +36,7 @@ NO_ONE = "(no namespace)"
 
 @dataclass(frozen=True)
 class Intake:
-    """Checked records, and what had to be set aside to check them.
-
-    Attributes
-    ----------
-    records : Records
-        Ghosts are in ``memories`` without a namespace and with state ``unknown``.
-    given : frozenset of str
-        Tables that the owner gave; absent ones are empty or None.
-    ghosts : frozenset of str
-        Ids in labels, rankings or ledger that the store does not hold.
-    nameless : frozenset of str
-        Queries with neither namespace nor group.
-    links : DataFrame
-        ``new``, ``old``: the memory ``new`` says that it supersedes ``old``.
-    states_from : {"state", "links", "none"}
-        Where the states of memories come from.
-    lifecycle_from_state : bool
-        Whether lifecycle labels were derived.
-    warnings : tuple of Fault
-        What looks odd in the tables and stops nothing.
-    """
+    """Checked records, and what had to be set aside to check them."""
 
     records: Records
     given: frozenset[str]
@@ -69,25 +49,7 @@ class Intake:
 
 
 def take_in(source: str | Path | Records, lifecycle_from_state: bool = False) -> Intake:
-    """Read and check the records to audit.
-
-    Parameters
-    ----------
-    source : path-like or Records
-        A folder with at least memories and queries, or records already in memory.
-    lifecycle_from_state : bool, default False
-        Where labels say nothing of the lifecycle of a ranked or exposed pair, derive it from the memory's state and the
-        query's intent (protocol, section 1). Scoring never does this by itself.
-
-    Returns
-    -------
-    Intake
-
-    Raises
-    ------
-    FaultsError
-        With every fault, if there is one that an audit cannot work around.
-    """
+    """Read and check the records to audit."""
     raw, warnings = _raw(source)
     given = frozenset(name for name, table, _ in raw.tables() if len(table.columns))
     memories = validate(raw.memories, "memories", raw.origins.get("memories", "memories"))
@@ -106,20 +68,7 @@ def take_in(source: str | Path | Records, lifecycle_from_state: bool = False) ->
 
 
 def supersedes_links(memories: pd.DataFrame) -> pd.DataFrame:
-    """Collect who supersedes whom from a column ``supersedes`` or ``superseded_by`` of the memories.
-
-    Parameters
-    ----------
-    memories : DataFrame
-        A cell holds one id, a JSON list of ids, or ids separated by ``;``. An id that holds a semicolon is
-        understood when it is a memory's whole id.
-
-    Returns
-    -------
-    DataFrame
-        ``new``, ``old`` (str), each pair once, in table order; ids need not be stored any more. A memory that names
-        itself is left out.
-    """
+    """Collect who supersedes whom from a column ``supersedes`` or ``superseded_by`` of the memories."""
     known = set(memories["memory_id"])
     pairs: list[tuple[str, str]] = []
     for column, forward in (("supersedes", True), ("superseded_by", False)):

@@ -29,43 +29,13 @@ _CLONES = 400
 
 
 def macro_width(per_query: pd.DataFrame) -> pd.Series:
-    """Return each arm's macro bound width: upper minus lower, feasible queries within source, then sources.
-
-    Parameters
-    ----------
-    per_query : DataFrame
-        What ``scoring.score_routes`` returns.
-
-    Returns
-    -------
-    Series of float64, indexed by arm
-        NaN where a source with evaluable queries has no feasible one.
-    """
+    """Return each arm's macro bound width: upper minus lower, feasible queries within source, then sources."""
     arms = pd.Index(dict.fromkeys(per_query["arm"]), name="arm")
     return _Sums.of(per_query, strict=True).width().reindex(arms)
 
 
 def narrowing(records: Records, per_query: pd.DataFrame, **options: Any) -> pd.DataFrame:
-    """Say for every unresolved label how much the macro bounds would narrow if it were settled.
-
-    Parameters
-    ----------
-    records : Records
-        With rankings.
-    per_query : DataFrame
-        Their scores, from ``scoring.score_routes(records, **options)``; all axes, family admissibility.
-    **options
-        ``target_recall``, ``top_k``, ``infeasibility_cost`` as they were for ``per_query``.
-
-    Returns
-    -------
-    DataFrame
-        One row per arm, query, memory and unresolved axis that has an effect, greatest sure effect first: ``arm``,
-        ``query_id``, ``memory_id``, ``axis``, ``rank`` (Int64, missing outside the prefix), ``prefix`` (its length),
-        ``open_axes`` (number), ``narrows_if_no``, ``narrows_if_yes`` (float64; negative where the bounds would widen),
-        ``changes_anchors`` (bool). Where a source has no feasible query the macro value is undefined, and widths are
-        averaged over the sources that have one.
-    """
+    """Say for every unresolved label how much the macro bounds would narrow if it were settled."""
     inside = _inside(records, per_query, options.get("top_k"))
     rows = inside.merge(_weights(per_query), on=["arm", "query_id"])
     rows["weight"] = rows["weight"] / rows["prefix"]
@@ -83,19 +53,7 @@ def narrowing(records: Records, per_query: pd.DataFrame, **options: Any) -> pd.D
 
 
 def over_arms(table: pd.DataFrame) -> pd.DataFrame:
-    """Add the effects of one label over all arms.
-
-    Parameters
-    ----------
-    table : DataFrame
-        What `narrowing` returns.
-
-    Returns
-    -------
-    DataFrame
-        ``query_id``, ``memory_id``, ``axis``, ``arms`` (routes whose bounds it touches), ``sure`` and ``most``: the sum
-        over arms of the macro widths taken away, at least and at most.
-    """
+    """Add the effects of one label over all arms."""
     if table.empty:
         return pd.DataFrame(columns=["query_id", "memory_id", "axis", "arms", "sure", "most"])
     grouped = table.groupby(["query_id", "memory_id", "axis"], sort=False)
@@ -275,22 +233,7 @@ def _implied(records: Records, own: pd.DataFrame, labels: pd.DataFrame, axis: st
 
 
 def remaining(table: pd.DataFrame, widths: pd.Series) -> pd.DataFrame:
-    """Say how wide the bounds still are after settling the labels that matter most, one after the other.
-
-    Parameters
-    ----------
-    table : DataFrame
-        What `narrowing` returns.
-    widths : Series
-        What `macro_width` returns.
-
-    Returns
-    -------
-    DataFrame
-        ``arm``, ``labels`` (number settled, from 0), ``width``: at most so much is left, whichever way they turn out.
-        Labels go in the order of `over_arms`. Those that could change an anchor are left out, because their effects do
-        not simply add up.
-    """
+    """Say how wide the bounds still are after settling the labels that matter most, one after the other."""
     sure = table.assign(sure=table[["narrows_if_no", "narrows_if_yes"]].min(axis=1))
     key = ["query_id", "memory_id", "axis"]
     moving = sure.groupby(key)["changes_anchors"].transform("any").astype(bool)

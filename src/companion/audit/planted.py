@@ -15,9 +15,10 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from companion import ledger, studies
+from companion import ledger
 from companion.errors import InputError
 from companion.ledger import PromptBudget
+from companion.stages import studies
 from companion.tables import Records, write_table
 
 ROUTE = "memory_search"
@@ -30,15 +31,7 @@ _HELPERS = ("global_dense", "global_post_filter_20")
 
 @dataclass(frozen=True)
 class Planted:
-    """Tables with failures in them.
-
-    Attributes
-    ----------
-    records : Records
-        Not checked: they hold what scoring refuses.
-    truth : mapping of str to mapping
-        Check kind to the ids of what was planted.
-    """
+    """Tables with failures in them."""
 
     records: Records
     truth: Mapping[str, Mapping[str, str]]
@@ -52,22 +45,7 @@ class Planted:
 
 
 def demo_records(source: str | None = None, top_k: int = 10, prompt_items: int = 5) -> Records:
-    """Search the demo corpus for one system under audit, with a ledger of its prompts.
-
-    Parameters
-    ----------
-    source : str, optional
-        Keep only this setting of the demo (``company``, ``medication``, ``legal``, ``personal``).
-    top_k : int
-        Length of the routes.
-    prompt_items : int
-        Memories of a route that reach the prompt.
-
-    Returns
-    -------
-    Records
-        Nothing is planted yet. Arms `ROUTE` and `STRICT`, and the two that planting draws on.
-    """
+    """Search the demo corpus for one system under audit, with a ledger of its prompts."""
     # Deeper than shown, so that a route from which one memory is taken still has its length.
     found = studies.live("demo", [*_ARMS, *_HELPERS], top_k=2 * top_k)
     if source is not None:
@@ -87,25 +65,7 @@ def demo_records(source: str | None = None, top_k: int = 10, prompt_items: int =
 
 
 def plant(records: Records, top_k: int = 10) -> Planted:
-    """Plant each failure once.
-
-    Parameters
-    ----------
-    records : Records
-        As `demo_records` gives them.
-    top_k : int
-        Length of the routes, as given to `demo_records`.
-
-    Returns
-    -------
-    Planted
-        Without the two arms that planting drew on, and with the ledger following the changed routes.
-
-    Raises
-    ------
-    InputError
-        If the records hold no place for one of the failures.
-    """
+    """Plant each failure once."""
     garden = _Garden(records, top_k)
     truth = {
         "superseded": garden.superseded(),
@@ -277,16 +237,7 @@ def _only(records: Records, queries: set[str], source: str) -> Records:
 
 
 def write_example(folder: str | PathLike[str]) -> Planted:
-    """Write the example record set of the README: the company setting of the demo, with every failure planted once.
-
-    Parameters
-    ----------
-    folder : path-like
-
-    Returns
-    -------
-    Planted
-    """
+    """Write the example record set of the README: the company setting of the demo, with every failure planted once."""
     made = plant(demo_records("company"))
     made.write(folder)
     return made

@@ -21,10 +21,10 @@ from companion.audit.context import count
 from companion.audit.core import Audit
 from companion.audit.faults import listing
 from companion.audit.findings import Check
+from companion.book import charts, figure, interval, number
+from companion.book.page import frame
+from companion.book.tables import Format, table_html
 from companion.errors import InputError
-from companion.figures import charts, figure, interval, number
-from companion.figures.page import frame
-from companion.figures.tables import Format, table_html
 from companion.tables import atomic_path
 
 _TABLES = (
@@ -88,42 +88,13 @@ _CROSSING_COLUMNS = {
 
 
 def check_out(out: str | PathLike[str]) -> None:
-    """Refuse a name that would say of the report that it is something else.
-
-    Parameters
-    ----------
-    out : path-like
-
-    Raises
-    ------
-    InputError
-        If the name does not end in ``.html`` or ``.htm``.
-    """
+    """Refuse a name that would say of the report that it is something else."""
     if Path(out).suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{out}: the report is an HTML page; expected a name that ends in .html or .htm")
 
 
 def write(found: Audit, out: str | PathLike[str], tables: str | PathLike[str] | None = None) -> dict[str, Path]:
-    """Write the report and its tables.
-
-    Parameters
-    ----------
-    found : Audit
-    out : path-like
-        The HTML file.
-    tables : path-like, optional
-        Folder for the CSV files; by default beside the report, named after it: ``report-tables``.
-
-    Returns
-    -------
-    dict of str to Path
-        ``report``, and every table by name.
-
-    Raises
-    ------
-    InputError
-        If the name is not that of an HTML page, or the disk refuses.
-    """
+    """Write the report and its tables."""
     check_out(out)
     out = Path(out)
     folder = Path(tables) if tables is not None else out.with_name(f"{out.stem}-tables")
@@ -136,19 +107,7 @@ def write(found: Audit, out: str | PathLike[str], tables: str | PathLike[str] | 
 
 
 def csv_tables(found: Audit) -> dict[str, pd.DataFrame]:
-    """Return every table of the audit, whole and unrounded.
-
-    Parameters
-    ----------
-    found : Audit
-
-    Returns
-    -------
-    dict of str to DataFrame
-        ``checks``, ``unknown``, ``axes``, and where they exist ``table_warnings``, ``routes``, ``intervals``,
-        ``contrasts``, ``per_query``, ``crossing``, ``steps``, ``worst_queries``, ``unresolved``,
-        ``unresolved_by_arm`` and ``check_<kind>``. Text of memories is cut to 300 characters.
-    """
+    """Return every table of the audit, whole and unrounded."""
     checks = pd.DataFrame(
         [(c.kind, c.title, c.outcome, c.says, c.advice, c.limits, len(c.evidence)) for c in found.checks],
         columns=["kind", "title", "outcome", "says", "advice", "limits", "rows"],
@@ -178,19 +137,7 @@ def _short_texts(evidence: pd.DataFrame) -> pd.DataFrame:
 
 
 def page(found: Audit, folder: str = "") -> str:
-    """Return the report as one HTML document.
-
-    Parameters
-    ----------
-    found : Audit
-    folder : str
-        Name of the folder that holds the CSV files, for the reader.
-
-    Returns
-    -------
-    str
-        Standalone: no request to any other host, light and dark.
-    """
+    """Return the report as one HTML document."""
     name = shown(found.records.name or "your records", 60)
     parts = [
         f"<h1>Audit of {_escape(name)}</h1>",

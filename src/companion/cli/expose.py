@@ -13,7 +13,7 @@ from companion.cli._common import print_json, print_table, records, refuse_overw
 from companion.errors import InputError
 
 if TYPE_CHECKING:
-    from companion.readers import Reader
+    from companion.stages.readers import Reader
 
 _HELP = """Ask a reader the 384 paired requests of the exposure study, and score what it discloses.
 
@@ -54,8 +54,8 @@ def expose(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Make the requests, ask them, score the answers and write the run's folder."""
-    from companion import expose as study
-    from companion import scenarios as scenario_sets
+    from companion.stages import expose as study
+    from companion.stages import scenarios as scenario_sets
 
     replayed = Path(reader.removeprefix("replay:")) if reader.startswith("replay:") else None
     written = (study.RUN, study.REQUESTS, study.TRANSCRIPTS, *study.OUTCOMES)
@@ -83,8 +83,8 @@ def expose(
 
 
 def _reader(text: str, name: str, rate: list[str] | None, seed: int, chat: dict[str, Any]) -> Reader:
-    from companion import readers
-    from companion.llm import ChatSettings
+    from companion.stages import readers
+    from companion.stages.chat import ChatSettings
 
     kind, colon, rest = text.partition(":")
     if rate and text != "simulated-erring":
@@ -117,8 +117,8 @@ def _progress(total: int) -> Iterator[Callable[[int, int], None]]:
 
 
 def _report(done: Any, reader: Reader, as_json: bool) -> None:
-    from companion import expose as study
     from companion import exposure
+    from companion.stages import expose as study
 
     effects = exposure.summarise(done.outcomes)
     where = done.folder / study.OUTCOMES[0]

@@ -49,7 +49,7 @@ def reproduce(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Print one row per published figure."""
-    from companion import reproduce as module
+    from companion.stages import reproduce as module
 
     for name in status or []:
         if name not in module.STATUSES:
@@ -78,7 +78,7 @@ def _interval(low: float, high: float) -> str:
 
 def _counts(table: pd.DataFrame) -> str:
     """Say in one line how many figures have each status, and how many of those agree."""
-    from companion.reproduce import STATUSES
+    from companion.stages.reproduce import STATUSES
 
     said = {"recomputed": "equal", "replicated": "in our interval"}
     parts = []

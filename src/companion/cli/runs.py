@@ -58,7 +58,7 @@ def rerun(
 
     Example: `companion rerun 02-support -p top_k 10 -p target_recall 0.9 --out runs/`
     """
-    from companion import runs
+    from companion.book import runs
 
     source = runs.find_notebook(notebook)
     values = runs.parse_pairs(_pairs(pairs))
@@ -91,8 +91,8 @@ def book(
 
     Example: `companion book -p replicates 2000 --out site/`
     """
-    from companion import book as building
-    from companion import runs
+    from companion.book import runs
+    from companion.book import site as building
 
     values = runs.parse_pairs(_pairs(pairs))
     try:

@@ -37,7 +37,7 @@ def partition(
     rows_per_part: Annotated[int, typer.Option(min=1, help="Ranking rows of one part.")] = 250_000,
 ) -> None:
     """Partition a folder of tables."""
-    from companion import scale
+    from companion.stages import partitioned as scale
 
     scale.partition(source, out, rows_per_part=rows_per_part)
     typer.echo(f"{out}: {len(scale.list_parts(out))} parts")
@@ -62,7 +62,8 @@ def score_parts(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Score every part, then print estimates and contrasts."""
-    from companion import scale, scoring, tables
+    from companion import scoring, tables
+    from companion.stages import partitioned as scale
 
     options: dict[str, Any] = {
         "target_recall": target_recall,
@@ -86,8 +87,9 @@ def score_parts(
 
 def _check_first(folder: Path, reference: str | None, per_query: Path | None, **resampling: Any) -> None:
     """Refuse now what would otherwise be refused when all parts have been scored, which can take hours."""
-    from companion import bootstrap, scale, tables
+    from companion import bootstrap, tables
     from companion.errors import InputError
+    from companion.stages import partitioned as scale
 
     bootstrap.Resamples(**resampling, sizes=(1,))
     refuse_overwriting([per_query], [folder])

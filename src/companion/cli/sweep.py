@@ -11,7 +11,7 @@ import typer
 from companion.cli._common import JSON_OPTION, print_json, print_table, records, refuse_overwriting
 
 if TYPE_CHECKING:
-    from companion.compare import Comparison
+    from companion.book.compare import Comparison
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +56,7 @@ def sweep(
     timeout: Annotated[int, typer.Option(min=1, help="Seconds that one cell may take.")] = 1800,
 ) -> None:
     """Run what the file asks for and is not finished yet."""
-    from companion import sweep as sweeps
+    from companion.book import sweep as sweeps
 
     plan = sweeps.read_plan(grid)
     result = sweeps.run_sweep(plan, out, jobs=jobs, scheduler=scheduler, html=html, timeout=timeout, say=_say)
@@ -74,7 +74,8 @@ def list_runs(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Compare the runs of a folder."""
-    from companion import compare, tables
+    from companion import tables
+    from companion.book import compare
 
     if html is not None:
         refuse_overwriting([html], [path for path in folder.rglob("*") if path.suffix in (".json", ".csv", ".ipynb")])

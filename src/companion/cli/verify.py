@@ -45,7 +45,8 @@ def corrupt(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Run the study, keep it if asked, and print the brackets."""
-    from companion import corpora, corruption, stage_two
+    from companion import corpora
+    from companion.stages import corruption, stage_two
 
     refuse_overwriting([keep], [corpora.get(corpus).where()])
     names = channel or list(corruption.CHANNELS)
@@ -91,7 +92,8 @@ def candidates(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Rank, draw the cases, and write their candidates with both texts and the split, without any label."""
-    from companion import corpora, stage_two, studies, tables
+    from companion import corpora, tables
+    from companion.stages import stage_two, studies
 
     tables.format_of(out)
     refuse_overwriting([out], [corpora.get(corpus).where()])

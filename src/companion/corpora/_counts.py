@@ -8,19 +8,7 @@ import pandas as pd
 
 
 def compare(loaded: Mapping[str, int], published: Mapping[str, int]) -> pd.DataFrame:
-    """Set loaded counts beside published ones.
-
-    Parameters
-    ----------
-    loaded, published : mapping of str to int
-        Counts by the name of the quantity. Every loaded quantity gets a row.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``quantity``, ``published``, ``loaded`` (nullable integers), ``agrees`` (nullable boolean, missing where
-        nothing is published).
-    """
+    """Set loaded counts beside published ones."""
     table = pd.DataFrame(
         {
             "quantity": list(loaded),

@@ -142,18 +142,7 @@ class GitError(InputError):
 
 
 def executable() -> str:
-    """Find the ``git`` executable.
-
-    Returns
-    -------
-    str
-        Its path.
-
-    Raises
-    ------
-    InputError
-        Git is not installed, or not on the ``PATH``.
-    """
+    """Find the ``git`` executable."""
     found = shutil.which("git")
     if found is None:
         raise InputError(
@@ -164,13 +153,7 @@ def executable() -> str:
 
 
 def require_version(git: Git) -> None:
-    """Refuse a git that lacks the options used here.
-
-    Raises
-    ------
-    InputError
-        Git is older than `OLDEST`; the message gives both versions.
-    """
+    """Refuse a git that lacks the options used here."""
     said = git.run("version")
     found = re.search(r"(\d+)\.(\d+)", said)
     if found and (int(found[1]), int(found[2])) < OLDEST:
@@ -180,17 +163,7 @@ def require_version(git: Git) -> None:
 
 @dataclass(frozen=True)
 class Git:
-    """A repository, and how git is called on it.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        The repository: a git directory of its own, without a work tree in it.
-    work_tree : pathlib.Path, optional
-        Where files are checked out.
-    keep_open : tuple of int
-        File descriptors that git inherits. A lock held through one of them outlives us as long as git runs.
-    """
+    """A repository, and how git is called on it."""
 
     folder: Path
     work_tree: Path | None = None
@@ -203,31 +176,7 @@ class Git:
         progress: TextIO | None = None,
         index: Path | None = None,
     ) -> str:
-        """Run one git command.
-
-        Parameters
-        ----------
-        *arguments : str
-            The command and its arguments.
-        stdin : bytes, optional
-            What the command reads.
-        progress : text stream, optional
-            Where git's progress goes as it comes; by default nowhere.
-        index : pathlib.Path, optional
-            Another index file than the repository's own.
-
-        Returns
-        -------
-        str
-            Standard output.
-
-        Raises
-        ------
-        GitError
-            Git ended with an error; the message is one sentence in plain words and git's own last line.
-        InputError
-            Git is missing.
-        """
+        """Run one git command."""
         environment = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
         environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
         if index is not None:
@@ -252,20 +201,7 @@ class Git:
         return output.decode("utf-8", "surrogateescape")
 
     def blob_ids(self, root: Path, paths: Sequence[str]) -> list[str]:
-        """Compute the git blob ids of files as they are on disk, byte by byte.
-
-        Parameters
-        ----------
-        root : pathlib.Path
-            What the paths are relative to.
-        paths : sequence of str
-            The files; none may have a line end in its name.
-
-        Returns
-        -------
-        list of str
-            One id per path.
-        """
+        """Compute the git blob ids of files as they are on disk, byte by byte."""
         names = "".join(f"{root.absolute() / path}\n" for path in paths)
         # --no-filters: the bytes, not what an attribute would make of them.
         found = self.run("hash-object", "--no-filters", "--stdin-paths", stdin=os.fsencode(names))

@@ -15,23 +15,7 @@ _KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number",
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file; anything that prevents it is an `InputError` that names the file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file to read. A byte-order mark is tolerated.
-
-    Returns
-    -------
-    str
-        The text, line ends as they are in the file.
-
-    Raises
-    ------
-    InputError
-        The file cannot be opened or is not UTF-8.
-    """
+    """Read a UTF-8 file; anything that prevents it is an `InputError` that names the file."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -41,23 +25,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read one JSON document.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file to read.
-
-    Returns
-    -------
-    Any
-        The decoded document.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read or is not JSON; the message gives line and column.
-    """
+    """Read one JSON document."""
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -67,23 +35,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a JSON Lines file with the place each one came from.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file to read; blank lines are skipped.
-
-    Yields
-    ------
-    tuple of (str, dict)
-        ``"<path>, line <n>"`` and the decoded object.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, a line is not JSON, or a line is not an object.
-    """
+    """Yield the objects of a JSON Lines file with the place each one came from."""
     # Not splitlines(): JSON text may hold U+2028 and its like unescaped, which are no line ends here.
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
@@ -99,29 +51,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def field(record: dict[str, Any], name: str, kind: type[T], where: str) -> T:
-    """Take a required field of a required type out of a decoded object.
-
-    Parameters
-    ----------
-    record : dict
-        The decoded object.
-    name : str
-        The field's name.
-    kind : type
-        `str`, `list`, `dict`, `int` or `bool`. A text field may not be blank.
-    where : str
-        Where the object came from, for the message.
-
-    Returns
-    -------
-    object of type `kind`
-        The field's value.
-
-    Raises
-    ------
-    InputError
-        The field is missing, of another type, or blank text.
-    """
+    """Take a required field of a required type out of a decoded object."""
     expected = _KINDS.get(kind, kind.__name__)
     if name not in record:
         raise InputError(f"{where}: field '{name}' is missing; expected {expected}")
@@ -133,27 +63,7 @@ def field(record: dict[str, Any], name: str, kind: type[T], where: str) -> T:
 
 
 def texts(record: dict[str, Any], name: str, where: str) -> list[str]:
-    """Take an optional list of texts; an absent field or null is the empty list.
-
-    Parameters
-    ----------
-    record : dict
-        The decoded object.
-    name : str
-        The field's name.
-    where : str
-        Where the object came from, for the message.
-
-    Returns
-    -------
-    list of str
-        The entries, in their order, repeats removed.
-
-    Raises
-    ------
-    InputError
-        The field is not a list, or an entry is not text or is blank.
-    """
+    """Take an optional list of texts; an absent field or null is the empty list."""
     value = record.get(name)
     if value is None:
         return []
@@ -166,26 +76,14 @@ def texts(record: dict[str, Any], name: str, where: str) -> list[str]:
 
 
 def one_of(value: str, allowed: tuple[str, ...], name: str, where: str) -> str:
-    """Check that a text is one of a closed vocabulary and hand it back.
-
-    Raises
-    ------
-    InputError
-        The value is not in the vocabulary; the message lists what is.
-    """
+    """Check that a text is one of a closed vocabulary and hand it back."""
     if value not in allowed:
         raise InputError(f"{where}: field '{name}' is {_shorten(value)}; expected one of {', '.join(allowed)}")
     return value
 
 
 def require_files(root: Path, relative: list[str], command: str) -> None:
-    """Check that the files a loader needs exist.
-
-    Raises
-    ------
-    InputError
-        A file is missing; the message names the first one and the command that fetches the corpus.
-    """
+    """Check that the files a loader needs exist."""
     missing = [name for name in relative if not (root / name).is_file()]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""

@@ -14,26 +14,7 @@ _EVIDENCE = {"cases": 1_523, "readers": 3, "arms": 5, "sources": 2}
 
 
 def self_check(name: str, root: Path) -> pd.DataFrame:
-    """Load a source and compare its counts with the published ones.
-
-    Parameters
-    ----------
-    name : str
-        A name in `companion.corpora.upstreams.UPSTREAMS`.
-    root : pathlib.Path
-        Its folder.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``quantity``, ``published``, ``loaded`` (nullable integers), ``agrees`` (nullable boolean, missing where
-        nothing is published).
-
-    Raises
-    ------
-    InputError
-        The source is unknown or its files are malformed.
-    """
+    """Load a source and compare its counts with the published ones."""
     if name == evidence.UPSTREAM.name:
         cases = evidence.load(root)
         columns = {"cases": "case_token", "readers": "reader_model", "arms": "arm", "sources": "source"}

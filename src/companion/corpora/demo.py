@@ -35,26 +35,7 @@ def demo_dir() -> Path:
 
 
 def load(root: str | PathLike[str] | None = None) -> Corpus:
-    """Load the demo corpus.
-
-    Parameters
-    ----------
-    root : path-like, optional
-        Folder with memories, queries and labels, as committed or as made by `write_scaled`; ``data/demo`` by
-        default.
-
-    Returns
-    -------
-    Corpus
-        Population ``demo``. A query sees every memory written before it (``visible_key`` < its own moment, in minutes;
-        the same limit at home and abroad). No defaults: a pair that labels do not list takes scope from the namespaces
-        and is otherwise unresolved (Protocol section 4).
-
-    Raises
-    ------
-    InputError
-        When a file is missing or breaks the contract of its table.
-    """
+    """Load the demo corpus."""
     folder = Path(root) if root is not None else demo_dir()
     tables = {name: read_table(_find(folder, name), name) for name in FILES}
     moment = _moments(tables["queries"], folder)
@@ -95,48 +76,20 @@ def is_present(root: Path) -> bool:
 
 
 def notes(root: str | PathLike[str] | None = None) -> pd.DataFrame:
-    """Why an axis of a labelled pair is unresolved, in the annotator's words.
-
-    Parameters
-    ----------
-    root : path-like, optional
-        As for `load`.
-
-    Returns
-    -------
-    DataFrame
-        query_id, memory_id, note (str): the labelled pairs that have a note.
-    """
+    """Why an axis of a labelled pair is unresolved, in the annotator's words."""
     frame, _ = read_raw(_find(Path(root) if root is not None else demo_dir(), "labels"))
     frame = frame[["query_id", "memory_id", "note"]].astype("str")
     return frame[frame["note"].notna() & frame["note"].ne("")].reset_index(drop=True)
 
 
 def checksums(root: str | PathLike[str] | None = None) -> dict[str, str]:
-    """Sha256 of the three files.
-
-    Returns
-    -------
-    dict of str to str
-        File name -> 64 hex digits.
-    """
+    """Sha256 of the three files."""
     folder = Path(root) if root is not None else demo_dir()
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES.values()}
 
 
 def write_committed(folder: str | PathLike[str]) -> dict[str, Path]:
-    """Write the three files of scale 1 and seed 0, and bring the sums and counts in the folder's README up to date.
-
-    Parameters
-    ----------
-    folder : path-like
-        ``data/demo`` of a checkout, or any other folder. A README.md in it is edited between its two markers.
-
-    Returns
-    -------
-    dict of str to Path
-        Table name -> file.
-    """
+    """Write the three files of scale 1 and seed 0, and bring the sums and counts in the folder's README up to date."""
     tables = dict(zip(FILES, generate(1, 0), strict=True))
     paths = {name: write_table(frame, Path(folder) / FILES[name]) for name, frame in tables.items()}
     readme = Path(folder) / "README.md"

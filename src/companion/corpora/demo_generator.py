@@ -161,18 +161,7 @@ _EPOCH = np.datetime64("2025-01-01T00:00", "m")
 
 @dataclass(frozen=True)
 class Structure:
-    """Everything about a replica that does not depend on names, dates and amounts.
-
-    Parameters
-    ----------
-    memories : DataFrame
-        One row per memory of the twelve namespaces, in the order of the corpus.
-    queries : DataFrame
-        One row per query.
-    labels : DataFrame
-        One row per labelled pair: query, memory (int64, rows of the other two tables), relevant, scope, policy,
-        lifecycle (boolean), item (int64, number of the interchangeable item, 0 for none), note (str).
-    """
+    """Everything about a replica that does not depend on names, dates and amounts."""
 
     memories: pd.DataFrame
     queries: pd.DataFrame
@@ -181,13 +170,7 @@ class Structure:
 
 @lru_cache(maxsize=1)
 def structure() -> Structure:
-    """Read the authored sentences and questions, and derive the labels from the rules.
-
-    Returns
-    -------
-    Structure
-        Cached; treat it as read-only.
-    """
+    """Read the authored sentences and questions, and derive the labels from the rules."""
     memories, queries = _lay_out("memories"), _lay_out("queries")
     memories = _resolve_copies(memories)
     return Structure(memories, queries, _label(memories, queries))
@@ -305,20 +288,7 @@ def _relevant(pairs: pd.DataFrame, own: pd.Series) -> pd.Series:
 
 
 def policy(pairs: pd.DataFrame, own: pd.Series) -> pd.Series:
-    """Apply the policy rules to pairs of a query and a memory.
-
-    Parameters
-    ----------
-    pairs : DataFrame, shape (n, ...)
-        setting, purpose, topic_m, restriction (str); restriction_sure, copy_sure, forgotten, misfiled (bool).
-    own : Series of bool, shape (n,)
-        Whether the memory lies in the asker's namespace.
-
-    Returns
-    -------
-    Series of dtype boolean, shape (n,)
-        Strong Kleene AND of restriction, purpose limitation, forgetting and known ownership (Protocol section 1).
-    """
+    """Apply the policy rules to pairs of a query and a memory."""
     cleared, within = [], []
     columns = ["setting", "purpose", "topic_m", "restriction"]
     for setting, purpose, topic, restriction in pairs[columns].itertuples(index=False):
@@ -567,52 +537,14 @@ def _labels(frame: pd.DataFrame, repeats: int, memories: pd.DataFrame, queries: 
 
 
 def generate(scale: int = 1, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Make memories, queries and labels in memory.
-
-    Parameters
-    ----------
-    scale : int
-        1 to 1,000: number of replicas of twelve principals. Scale 1 with seed 0 is the committed corpus.
-    seed : int
-        Draws other names, dates, doses and amounts; the structure stays.
-
-    Returns
-    -------
-    memories, queries, labels : DataFrame
-        Tables of the contract with further columns: for memories tenant, topic, restriction, copy_of, copy_certain,
-        ownership, skeleton; for queries order, purpose, topic, skeleton; for labels note. About 690, 190 and 11,000
-        rows per unit of scale; beyond scale 100 `write_scaled` needs far less memory.
-
-    Raises
-    ------
-    InputError
-        When `scale` is not a whole number from 1 to 1,000 or `seed` is negative.
-    """
+    """Make memories, queries and labels in memory."""
     blocks = list(_blocks(scale, seed))
     memories, queries, labels = (pd.concat(parts, ignore_index=True) for parts in zip(*blocks, strict=True))
     return memories, queries, labels
 
 
 def write_scaled(out_dir: str | PathLike[str], scale: int, seed: int = 0) -> dict[str, Path]:
-    """Make a corpus and stream it to Parquet, twenty replicas (a row group) at a time.
-
-    Parameters
-    ----------
-    out_dir : path-like
-        Folder that receives memories.parquet, queries.parquet and labels.parquet, all or none.
-    scale, seed : int
-        As for `generate`; the rows are the same.
-
-    Returns
-    -------
-    dict of str to Path
-        Table name -> file.
-
-    Raises
-    ------
-    InputError
-        When `scale` or `seed` is out of range, or the folder cannot be written.
-    """
+    """Make a corpus and stream it to Parquet, twenty replicas (a row group) at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

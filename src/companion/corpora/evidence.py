@@ -96,23 +96,7 @@ def is_present() -> bool:
 
 
 def load(root: Path | None = None) -> pd.DataFrame:
-    """Load the released case scores.
-
-    Parameters
-    ----------
-    root : pathlib.Path, optional
-        The evidence folder; by default where `companion fetch evidence` puts it.
-
-    Returns
-    -------
-    pandas.DataFrame
-        See `read_case_scores`.
-
-    Raises
-    ------
-    InputError
-        The evidence is not there (the message names the command that fetches it) or is malformed.
-    """
+    """Load the released case scores."""
     folder = where() if root is None else root
     _read.require_files(folder, [CASE_SCORES], "companion fetch evidence")
     if root is None and not is_present():
@@ -121,26 +105,7 @@ def load(root: Path | None = None) -> pd.DataFrame:
 
 
 def read_case_scores(path: Path) -> pd.DataFrame:
-    """Read a ``case_scores.csv`` with types.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file to read.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The columns of `COLUMNS`: text as ``str``, ``case_order`` and ``anchor_total`` as ``Int64``, measures as
-        ``float64`` (NaN where not evaluable), yes/no columns as nullable ``boolean``. A protected disclosure is
-        missing wherever ``protected_disclosure_evaluable`` is not true. One row per case, reader and arm.
-
-    Raises
-    ------
-    InputError
-        A column is missing, a value is not of its column's kind (the message names row, column and value), a
-        key is empty or repeats, or a case changes its source or group between rows.
-    """
+    """Read a ``case_scores.csv`` with types."""
     raw = _read_text_table(path)
     missing = [name for name in COLUMNS if name not in raw]
     if missing:

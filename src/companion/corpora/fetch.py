@@ -48,21 +48,7 @@ Report = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a fetch did.
-
-    Attributes
-    ----------
-    name : str
-        The corpus.
-    where : pathlib.Path
-        Its folder.
-    action : str
-        ``fetched``, ``copied`` or ``already here``.
-    state : str
-        ``verified``, ``unverified`` or ``hand-laid``.
-    stamp : Stamp or None
-        None for a hand-laid folder.
-    """
+    """What a fetch did."""
 
     name: str
     where: Path
@@ -106,39 +92,7 @@ def fetch(
     report: Report = lambda _done, _total: None,
     progress: TextIO | None = None,
 ) -> Fetched:
-    """Fetch a corpus into its folder under `corpora_dir`.
-
-    Parameters
-    ----------
-    name : str
-        A name in `UPSTREAMS`.
-    source : str, optional
-        Another git address or a folder: a clone, or plain files. By default the upstream address.
-    unverified : bool
-        Accept plain files that git hashing cannot confirm. The stamp then says so.
-    replace : bool
-        Replace a folder that is already there.
-    wait : float, optional
-        Seconds to wait for another fetch of the same corpus; by default for as long as it takes.
-    say : callable
-        Receives one line of text at a time for the person waiting.
-    report : callable
-        Receives the number of files in place and their total.
-    progress : text stream, optional
-        Where git's own progress goes.
-
-    Returns
-    -------
-    Fetched
-        What was done and how sure it is.
-
-    Raises
-    ------
-    InputError
-        Unknown name; a file or a folder in the way; git, the network, the revision or disk space missing; files that
-        are not those of the pinned revision; another fetch still running after `wait` seconds. What is under the
-        final name is then what was there before.
-    """
+    """Fetch a corpus into its folder under `corpora_dir`."""
     pinned = _upstream(name)
     target = _target(pinned)
     here = _already_here(pinned, target, replace)
@@ -496,10 +450,7 @@ def _settle(job: _Job) -> None:
 
 @contextlib.contextmanager
 def _lock(target: Path, wait: float | None, say: Say) -> Iterator[int]:
-    """Hold the lock of one corpus; yields the descriptor that holds it.
-
-    The lock file stays: removing it would let two runs lock two different files of the same name.
-    """
+    """Hold the lock of one corpus; yields the descriptor that holds it."""
     import fcntl  # only here: there is none on Windows, where reading a corpus laid down by hand still works
 
     path = target.parent / f".{target.name}.lock"

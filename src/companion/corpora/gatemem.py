@@ -50,11 +50,6 @@ class Patterns:
     A released pattern is a regular expression or a literal and nothing says which, so a turn matches when either
     reading matches, ignoring case. A pattern that is no valid regular expression is a literal only; those are
     counted in `invalid`.
-
-    Parameters
-    ----------
-    turns : list of str
-        The texts of the episode's turns, in order.
     """
 
     turns: list[str]
@@ -66,37 +61,13 @@ class Patterns:
         self._folded = [text.casefold() for text in self.turns]
 
     def matches(self, pattern: str) -> np.ndarray:
-        """List the turns that match a pattern.
-
-        Parameters
-        ----------
-        pattern : str
-            A regular expression or a literal.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n_matching,)
-            Zero-based positions in the episode, ascending.
-        """
+        """List the turns that match a pattern."""
         if pattern not in self._found:
             self._found[pattern] = self._search(pattern)
         return self._found[pattern]
 
     def matches_any(self, patterns: Iterable[str], visible: int) -> np.ndarray:
-        """List the first `visible` turns that match at least one of several patterns.
-
-        Parameters
-        ----------
-        patterns : iterable of str
-            Regular expressions or literals.
-        visible : int
-            How many turns of the episode are visible.
-
-        Returns
-        -------
-        numpy.ndarray of int64, shape (n_matching,)
-            Zero-based positions, ascending, without repeats.
-        """
+        """List the first `visible` turns that match at least one of several patterns."""
         found = [self.matches(pattern) for pattern in patterns]
         every = np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
         return every[every < visible]
@@ -117,16 +88,7 @@ class Patterns:
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a GateMem release and what was noticed while reading it.
-
-    Attributes
-    ----------
-    memories, queries, labels : pandas.DataFrame
-        In the form of the table contract; `queries` carries ``query_type``, ``expected_action``, ``attack_type``
-        and ``as_of_order`` (one-based turn number) besides.
-    counts : dict of str to int
-        What was loaded, including every quantity of `PUBLISHED`.
-    """
+    """The tables of a GateMem release and what was noticed while reading it."""
 
     memories: pd.DataFrame
     queries: pd.DataFrame
@@ -140,23 +102,7 @@ def files() -> list[str]:
 
 
 def read(root: Path) -> Tables:
-    """Read a GateMem release into the tables of the contract.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The corpus folder, the one that holds ``bench/data``.
-
-    Returns
-    -------
-    Tables
-        Memories, queries, labels and counts. Protocol section 4.
-
-    Raises
-    ------
-    InputError
-        A file is missing or malformed, an id repeats, or a checkpoint names an episode or a turn that is not there.
-    """
+    """Read a GateMem release into the tables of the contract."""
     _read.require_files(root, files(), "companion fetch gatemem")
     episodes: dict[str, dict[str, Any]] = {}
     checkpoints: dict[str, dict[str, Any]] = {}
@@ -175,19 +121,7 @@ def read(root: Path) -> Tables:
 
 
 def compare_counts(counts: dict[str, int]) -> pd.DataFrame:
-    """Set what was loaded beside what the protocol states.
-
-    Parameters
-    ----------
-    counts : dict of str to int
-        `Tables.counts`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns ``quantity``, ``published``, ``loaded`` (nullable integers) and ``agrees`` (nullable boolean);
-        a quantity the protocol does not state has no published value and no verdict.
-    """
+    """Set what was loaded beside what the protocol states."""
     return compare(counts, PUBLISHED)
 
 
@@ -366,24 +300,7 @@ def _counts(
 
 
 def load(root: Path) -> Corpus:
-    """Load GateMem as a corpus.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The corpus folder, the one that holds ``bench/data``.
-
-    Returns
-    -------
-    companion.corpora.base.Corpus
-        Population ``gatemem``, one split ``evaluation``, no defaults: an unlisted pair has scope from its
-        namespaces and every other axis unresolved. `Corpus.notes` holds the counts. Protocol section 4.
-
-    Raises
-    ------
-    InputError
-        See `read`.
-    """
+    """Load GateMem as a corpus."""
     tables = read(root)
     memories = tables.memories.assign(visible_key=tables.memories["order"])
     # Visible up to and including the checkpoint's own turn; the turns of other episodes are not limited.

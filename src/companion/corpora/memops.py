@@ -82,35 +82,12 @@ Wording = Callable[[str, str], str]
 
 
 def intent_of(evaluation_type: str, evaluation_category: str) -> str:
-    """Read a question's intent off the wording of its type and category.
-
-    Parameters
-    ----------
-    evaluation_type, evaluation_category : str
-        As released; empty where absent.
-
-    Returns
-    -------
-    str
-        ``history`` when a word for the past occurs, otherwise ``current``: a question is about the present unless
-        it says otherwise.
-    """
+    """Read a question's intent off the wording of its type and category."""
     return "history" if _HISTORY.search(f"{evaluation_type} {evaluation_category}") else "current"
 
 
 def purpose_of(evaluation_type: str, evaluation_category: str) -> str:
-    """Read a question's purpose off the wording of its type and category.
-
-    Parameters
-    ----------
-    evaluation_type, evaluation_category : str
-        As released; empty where absent.
-
-    Returns
-    -------
-    str
-        ``operation`` (about what was done to a memory), ``content`` (about what it says), or ``unknown``.
-    """
+    """Read a question's purpose off the wording of its type and category."""
     wording = f"{evaluation_type} {evaluation_category}"
     if _OPERATION.search(wording):
         return "operation"
@@ -177,17 +154,7 @@ class Instance:
 
 
 class Locator:
-    """Finds the turns that spans mean; the words decide, and what is certain otherwise settles repetitions.
-
-    Parameters
-    ----------
-    turns : sequence of Turn
-        All turns of one file.
-    twin : mapping of Span to str, optional
-        Given for a file with distractors: what the same spans were found to mean in the evidence file, as the turns'
-        whole text. Distractors shift turn numbers, so numbers settle nothing there; the evidence segment a turn was
-        inserted from does, and so does the whole text.
-    """
+    """Finds the turns that spans mean; the words decide, and what is certain otherwise settles repetitions."""
 
     def __init__(self, turns: Sequence[Turn], twin: Mapping[Span, str] | None = None) -> None:
         self.turns = turns
@@ -196,18 +163,7 @@ class Locator:
         self.resolved: dict[Span, str] = {}
 
     def find(self, span: Span) -> list[Turn]:
-        """List the turns a span can mean.
-
-        Parameters
-        ----------
-        span : Span
-            The segment, the one-based turn and the quote as released. White space and case do not matter.
-
-        Returns
-        -------
-        list of Turn
-            Exactly one when the span is clear, none when no turn holds the quote, several when it is ambiguous.
-        """
+        """List the turns a span can mean."""
         quote = _squeeze(span.quote)
         found = [at for at, text in enumerate(self.texts) if quote in text]
         if len(found) > 1 and self.twin is None:
@@ -225,18 +181,7 @@ class Locator:
 
 
 def replay(operations: Iterable[tuple[str, str, str, Sequence[str]]]) -> dict[str, str]:
-    """Replay operations in release order and tell the state each cited turn ends in.
-
-    Parameters
-    ----------
-    operations : iterable of (kind, validity, target, memory ids)
-        Kind is remember, update, forget or reflect; only confirmed operations take effect.
-
-    Returns
-    -------
-    dict of str to str
-        Memory id to ``current``, ``superseded``, ``forgotten`` or ``unknown``. Protocol section 4.
-    """
+    """Replay operations in release order and tell the state each cited turn ends in."""
     by_target: dict[str, dict[str, str]] = {}
     unconfirmed: set[str] = set()
     for kind, validity, target, memories in operations:
@@ -270,18 +215,7 @@ def _merge(states: set[str]) -> str:
 
 
 def development_profiles(profiles: Iterable[str]) -> set[str]:
-    """Choose the development profiles: the first fifth by SHA-256 of their names.
-
-    Parameters
-    ----------
-    profiles : iterable of str
-        All profiles.
-
-    Returns
-    -------
-    set of str
-        A fifth of them, rounded down. It depends on the names only, not on their order.
-    """
+    """Choose the development profiles: the first fifth by SHA-256 of their names."""
     ordered = sorted(set(profiles), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
     return set(ordered[: len(ordered) // DEVELOPMENT_SHARE])
 
@@ -290,23 +224,7 @@ def development_profiles(profiles: Iterable[str]) -> set[str]:
 
 
 def read_instances(root: Path) -> list[Instance]:
-    """Read every instance in both settings.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The corpus folder, the one that holds ``generated_result``.
-
-    Returns
-    -------
-    list of Instance
-        By setting, then by name.
-
-    Raises
-    ------
-    InputError
-        A folder is missing or empty, an instance lacks its twin, or a file is malformed.
-    """
+    """Read every instance in both settings."""
     found = {setting: sorted((root / folder).glob("*.json")) for setting, folder in SETTINGS.items()}
     for setting, paths in found.items():
         if not paths:
@@ -623,28 +541,7 @@ def _counts(
 
 
 def load(root: Path, intents: Wording = intent_of, purposes: Wording = purpose_of) -> Corpus:
-    """Load MemOps as a corpus.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The corpus folder, the one that holds ``generated_result``.
-    intents, purposes : callable
-        How ``evaluation_type`` and ``evaluation_category`` are read. The release's vocabulary is not known here:
-        look at `vocabulary` first, and pass your own reading if ours is wrong.
-
-    Returns
-    -------
-    companion.corpora.base.Corpus
-        Population ``memops``; splits ``development`` and ``evaluation``, for memories too; defaults policy 1 and
-        lifecycle 1. `Corpus.notes` holds the counts. Protocol section 4.
-
-    Raises
-    ------
-    InputError
-        See `read_instances`; or a quote that no turn, or more than one turn, holds: the message names the file, the
-        operation or question, and the quote.
-    """
+    """Load MemOps as a corpus."""
     instances = read_instances(root)
     mapping = _map_spans(instances)
     development = development_profiles(instance.profile for instance in instances)
@@ -665,34 +562,12 @@ def load(root: Path, intents: Wording = intent_of, purposes: Wording = purpose_o
 
 
 def compare_counts(counts: dict[str, int]) -> pd.DataFrame:
-    """Set what was loaded beside the published counts.
-
-    Parameters
-    ----------
-    counts : dict of str to int
-        `Corpus.notes` of `load`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``quantity``, ``published``, ``loaded``, ``agrees`` (missing where nothing is published).
-    """
+    """Set what was loaded beside the published counts."""
     return compare(counts, PUBLISHED)
 
 
 def vocabulary(queries: pd.DataFrame) -> pd.DataFrame:
-    """List how the wording of question types and categories was read.
-
-    Parameters
-    ----------
-    queries : pandas.DataFrame
-        `Corpus.queries` of `load`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        evaluation_type, evaluation_category, intent, purpose, queries (int64), most frequent first.
-    """
+    """List how the wording of question types and categories was read."""
     keys = ["evaluation_type", "evaluation_category", "intent", "purpose"]
     table = queries.groupby(keys, dropna=False).size().rename("queries").reset_index()
     return table.sort_values(["queries", *keys], ascending=[False, *[True] * len(keys)], ignore_index=True)

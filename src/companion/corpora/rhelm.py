@@ -51,26 +51,7 @@ class _Question:
 
 
 def load_rhelm(root: Path) -> Corpus:
-    """Read RHELM from an upstream checkout (Protocol section 4).
-
-    Parameters
-    ----------
-    root : Path
-        Folder that holds ``data/conversations`` and ``data/QA_final``.
-
-    Returns
-    -------
-    Corpus
-        Splits ``development`` and ``evaluation``, by persona. Labels hold the evidence turns with relevant,
-        scope, policy and lifecycle established; every other pair has policy and lifecycle 1 by default, scope
-        from the persona, and unresolved relevance. `Corpus.notes` counts questions read and eligible.
-
-    Raises
-    ------
-    InputError
-        When a folder is missing, a file is malformed (the message names file, line or turn, and field), or no
-        question is eligible.
-    """
+    """Read RHELM from an upstream checkout (Protocol section 4)."""
     memories = _read_memories(root)
     questions = _read_questions(root, personas=set(memories["namespace"]))
     known = set(memories["memory_id"])
@@ -111,17 +92,7 @@ def load_rhelm(root: Path) -> Corpus:
 
 
 def is_present(root: Path) -> bool:
-    """Whether `root` is a whole copy: conversations and questions of ten personas, and intact if it was fetched.
-
-    Parameters
-    ----------
-    root : Path
-        Candidate folder.
-
-    Returns
-    -------
-    bool
-    """
+    """Whether `root` is a whole copy: conversations and questions of ten personas, and intact if it was fetched."""
     if not is_whole(root, "rhelm"):
         return False
     personas = {path.name for path in (root / _CONVERSATIONS).glob("*") if path.is_dir()}
@@ -263,19 +234,7 @@ def _day(date: str, where: str) -> int:
 
 
 def check(corpus: Corpus) -> dict[str, tuple[float, float]]:
-    """Compare what was loaded with the published facts about RHELM (Protocol section 4).
-
-    Parameters
-    ----------
-    corpus : Corpus
-        The whole corpus, as `load_rhelm` returns it.
-
-    Returns
-    -------
-    dict of str to (float, float)
-        What was found and what was expected: questions, eligible, evaluation, and over the evaluation split
-        anchors_mean, anchors_median, anchors_min, anchors_max and visible_mean (candidates of a global search).
-    """
+    """Compare what was loaded with the published facts about RHELM (Protocol section 4)."""
     part = corpus.restrict("evaluation")
     anchors = part.labels.groupby("query_id")["anchor_id"].nunique().to_numpy()
     found = {

@@ -27,25 +27,7 @@ WHOLE = (VERIFIED, UNVERIFIED, HAND_LAID)
 
 @dataclass(frozen=True)
 class Upstream:
-    """One public source, pinned.
-
-    Parameters
-    ----------
-    name, title : str
-        Short name for the command line, and one line that says what it is.
-    url : str
-        Address of the git repository.
-    revision : str
-        The pinned commit, 40 hexadecimal digits.
-    tree : str
-        The git tree of that commit; empty when nobody recorded it.
-    licence : str
-        Licence as upstream states it.
-    paths : tuple of str
-        Folders that are needed; only these (and licence files) are checked out.
-    layout : tuple of (str, int)
-        Glob patterns and how many files each must match at least, for a copy to count as whole.
-    """
+    """One public source, pinned."""
 
     name: str
     title: str
@@ -112,21 +94,7 @@ UPSTREAMS: dict[str, Upstream] = {
 
 @dataclass(frozen=True)
 class Stamp:
-    """What `companion fetch` wrote beside the data.
-
-    Attributes
-    ----------
-    name, url, commit, tree : str
-        What was asked for and from where; `tree` is empty when nothing confirmed it.
-    verified : bool
-        Whether every file was confirmed to belong to `commit`.
-    date : str
-        When, in UTC, ISO 8601.
-    files, bytes : int
-        Size of the copy without the stamp itself.
-    manifest : str
-        SHA-256 over the sorted lines ``<git blob id> <path>`` of the files.
-    """
+    """What `companion fetch` wrote beside the data."""
 
     name: str
     url: str
@@ -149,18 +117,7 @@ class Stamp:
 
 
 def read_stamp(root: Path) -> Stamp | None:
-    """Read a folder's stamp.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The corpus folder.
-
-    Returns
-    -------
-    Stamp or None
-        None when there is no stamp, or none that can be understood.
-    """
+    """Read a folder's stamp."""
     try:
         stated = json.loads((root / STAMP).read_text(encoding="utf-8"))
         return Stamp(**stated)
@@ -191,21 +148,7 @@ def missing_layout(root: Path, upstream: Upstream) -> str:
 
 
 def state(root: Path, name: str) -> str:
-    """Tell whether a folder holds a whole copy of a source, and who says so.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The corpus folder.
-    name : str
-        A name in `UPSTREAMS`.
-
-    Returns
-    -------
-    str
-        ``verified`` or ``unverified`` (the stamp says so and the files on disk still add up to it), ``hand-laid``
-        (no stamp, but all files of the expected layout), ``incomplete`` or ``absent``.
-    """
+    """Tell whether a folder holds a whole copy of a source, and who says so."""
     if not root.is_dir():
         return ABSENT
     if (root / STAMP).exists():
@@ -225,20 +168,7 @@ def is_whole(root: Path, name: str) -> bool:
 
 
 def origin(root: Path, name: str) -> str:
-    """Say where the copy in a folder came from, and how sure that is.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        The corpus folder.
-    name : str
-        A name in `UPSTREAMS`.
-
-    Returns
-    -------
-    str
-        One phrase for people, e.g. ``"https://… at 603f9f4b4ba4 (verified)"``.
-    """
+    """Say where the copy in a folder came from, and how sure that is."""
     stamp = read_stamp(root)
     if stamp is None:
         return f"{UPSTREAMS[name].url} ({HAND_LAID}: no revision confirmed)"

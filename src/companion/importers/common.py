@@ -27,19 +27,7 @@ NOTES = "import-notes.json"
 
 @dataclass(frozen=True)
 class Imported:
-    """Tables made from somebody else's files.
-
-    Attributes
-    ----------
-    records : Records
-        Checked.
-    notes : list of str
-        What was decided or left out, one sentence each.
-    answers : DataFrame or None
-        ``query_id``, ``arm``, ``answer``, where the files hold answers.
-    lists : dict of str to list of str
-        Ids that a note counts, whole: queries missing on either side, and the like.
-    """
+    """Tables made from somebody else's files."""
 
     records: Records
     notes: list[str]
@@ -47,27 +35,7 @@ class Imported:
     lists: dict[str, list[str]] = field(default_factory=dict)
 
     def write(self, folder: str | PathLike[str], fmt: str = "jsonl", *, replace: bool = False) -> dict[str, Path]:
-        """Write the tables into a folder that ``companion audit`` and ``companion validate`` read.
-
-        Parameters
-        ----------
-        folder : path-like
-            Made if need be. Filled as a whole, or left as it was.
-        fmt : {"jsonl", "csv", "parquet"}
-        replace : bool
-            Remove every table that the folder holds (see `tables_in`), labels included. They go only when all new
-            ones have been written.
-
-        Returns
-        -------
-        dict of str to Path
-            Table name, or ``notes``, to file. ``import-notes.json`` holds notes and lists.
-
-        Raises
-        ------
-        InputError
-            As `check_folder`, or if the folder cannot be written.
-        """
+        """Write the tables into a folder that ``companion audit`` and ``companion validate`` read."""
         folder = Path(folder)
         check_folder(folder, fmt, replace=replace)
         tables = {name: table for name, table, _ in self.records.tables()}
@@ -83,18 +51,7 @@ class Imported:
 
 
 def tables_in(folder: str | PathLike[str]) -> list[Path]:
-    """List what an import would mix its tables with: files that are called as a table, parts of one, and old notes.
-
-    Parameters
-    ----------
-    folder : path-like
-        Need not exist.
-
-    Returns
-    -------
-    list of Path
-        In any format, outcomes and answers included.
-    """
+    """List what an import would mix its tables with: files that are called as a table, parts of one, and old notes."""
     folder = Path(folder)
     files = [folder / (table + suffix) for table in TABLES for suffix in EXTENSIONS] + [folder / NOTES]
     parts = [folder / table for table in TABLES if any((folder / table).glob("part=*"))]
@@ -102,23 +59,7 @@ def tables_in(folder: str | PathLike[str]) -> list[Path]:
 
 
 def check_folder(folder: str | PathLike[str], fmt: str = "jsonl", *, replace: bool = False) -> None:
-    """Refuse a folder in which an import would empty labels, or leave tables of another import beside its own.
-
-    Parameters
-    ----------
-    folder : path-like
-        Where the tables shall go.
-    fmt : str
-        Format of the new tables.
-    replace : bool
-        Whether old tables may be removed. Folders are never removed.
-
-    Raises
-    ------
-    InputError
-        If the format is unknown, the folder is a file, or it holds tables (see `tables_in`) that may not be removed;
-        names them.
-    """
+    """Refuse a folder in which an import would empty labels, or leave tables of another import beside its own."""
     if fmt not in FORMATS:
         raise InputError(f"format {fmt!r}: expected one of {', '.join(FORMATS)}")
     folder = Path(folder)
@@ -138,10 +79,7 @@ def check_folder(folder: str | PathLike[str], fmt: str = "jsonl", *, replace: bo
 
 @contextlib.contextmanager
 def _swapped(folder: Path) -> Iterator[Path]:
-    """Give a hidden folder inside ``folder``; when the block ends well, its files take the place of the old tables.
-
-    Inside, and not beside, so that every move is a renaming on one disk.
-    """
+    """Give a hidden folder inside ``folder``; when the block ends well, its files take the place of the old tables."""
     made = not folder.exists()
     new = old = None
     try:
@@ -182,21 +120,7 @@ def _swap(folder: Path, new: Path, old: Path) -> None:
 
 
 def text_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file that are not blank, numbered from 1; only line feeds end a line.
-
-    Parameters
-    ----------
-    path : path-like
-
-    Yields
-    ------
-    tuple of int and str
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or a line is not UTF-8.
-    """
+    """Yield the lines of a UTF-8 file that are not blank, numbered from 1; only line feeds end a line."""
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
@@ -214,19 +138,7 @@ def text_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
 
 
 def refuse(path: str | PathLike[str], faults: Sequence[tuple[int, str]], expected: str) -> None:
-    """Raise for the first of several faulty lines, and say how many there are and where the next few stand.
-
-    Parameters
-    ----------
-    path : path-like
-    faults : sequence of (line, what)
-    expected : str
-
-    Raises
-    ------
-    InputError
-        If there is a fault.
-    """
+    """Raise for the first of several faulty lines, and say how many there are and where the next few stand."""
     if not faults:
         return
     line, what = faults[0]
@@ -239,19 +151,7 @@ def refuse(path: str | PathLike[str], faults: Sequence[tuple[int, str]], expecte
 
 
 def load_json(text: str, where: str) -> Any:
-    """Read JSON text, refusing NaN, infinities, and a name given twice in one object.
-
-    Parameters
-    ----------
-    text : str
-    where : str
-        For the message.
-
-    Raises
-    ------
-    InputError
-        If it is not JSON.
-    """
+    """Read JSON text, refusing NaN, infinities, and a name given twice in one object."""
     try:
         return strict_json.decode(text)
     except json.JSONDecodeError as error:
@@ -261,19 +161,7 @@ def load_json(text: str, where: str) -> Any:
 
 
 def as_id(value: Any, where: str) -> str:
-    """Read an id: text or a whole number.
-
-    Parameters
-    ----------
-    value : object
-    where : str
-        For the message.
-
-    Raises
-    ------
-    InputError
-        For anything else, and for empty text.
-    """
+    """Read an id: text or a whole number."""
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise InputError(f"{where}: {show(value)} is not an id; expected text or a whole number")
     return readable(str(value), "memory_id", where)
@@ -283,21 +171,7 @@ VOCABULARY = {"state": STATES, "intent": INTENTS}
 
 
 def cell_text(value: Any, column: str, where: str) -> str | None:
-    """Read a field of a memory or a query, or nothing: the empty text is nothing.
-
-    Parameters
-    ----------
-    value : object
-    column : str
-        Column of the table that it goes to.
-    where : str
-        For the message.
-
-    Raises
-    ------
-    InputError
-        For anything but text and numbers, and for what the column cannot hold; names the place in the file.
-    """
+    """Read a field of a memory or a query, or nothing: the empty text is nothing."""
     if is_missing(value):
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -309,13 +183,7 @@ def cell_text(value: Any, column: str, where: str) -> str | None:
 
 
 def readable(text: str, column: str, where: str) -> str:
-    """Return text that the tables can hold in a column; only prose may hold control characters.
-
-    Raises
-    ------
-    InputError
-        Also for half a surrogate pair, which JSON can smuggle in and no file can hold.
-    """
+    """Return text that the tables can hold in a column; only prose may hold control characters."""
     if not text.isascii():
         try:
             text.encode()
@@ -335,23 +203,7 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def agree(rows: Iterable[dict[str, Any]], key: str, what: str) -> tuple[pd.DataFrame, int]:
-    """Keep one row for each id, filling empty fields from later rows.
-
-    Parameters
-    ----------
-    rows : iterable of dict
-    key : str
-        Name of the id.
-    what : str
-        What a row is, unused fields aside.
-
-    Returns
-    -------
-    table : DataFrame
-        Ids in order of appearance; every value text or missing.
-    differing : int
-        Ids for which a later row gave a field another value; the first is kept.
-    """
+    """Keep one row for each id, filling empty fields from later rows."""
     kept: dict[str, dict[str, Any]] = {}
     differing: set[str] = set()
     for row in rows:

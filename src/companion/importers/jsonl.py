@@ -41,24 +41,7 @@ ARM = "retrieval"
 
 
 def read(path: str | PathLike[str]) -> Imported:
-    """Read a log of requests.
-
-    Parameters
-    ----------
-    path : path-like
-        One JSON object a line with ``query`` and ``retrieved``, and perhaps ``exposed``, ``answer``, ``arm``,
-        ``query_id`` and the fields of `QUERY_FIELDS`.
-
-    Returns
-    -------
-    Imported
-        With a ledger, empty labels, and the answers.
-
-    Raises
-    ------
-    InputError
-        For a line that is malformed, exposes what it did not retrieve, or repeats an id; names line and value.
-    """
+    """Read a log of requests."""
     requests = [
         _request(load_json(text, f"{path}, line {line}"), f"{path}, line {line}", line)
         for line, text in text_lines(path)

@@ -70,31 +70,7 @@ _DEFAULTS = {"query": {"text": "input.value", "time": "start_time"}, "memory": {
 
 
 def read(path: str | PathLike[str], mapping: str | PathLike[str] | Mapping[str, Any] | None = None) -> Imported:
-    """Read retriever spans.
-
-    Parameters
-    ----------
-    path : path-like
-        JSON or JSON Lines; see the module for the shapes that are understood.
-    mapping : path-like or mapping, optional
-        Sections ``query``, ``memory`` and ``labels``: table column to a path, or to ``{"field": path, "values": {word:
-        value}, "constant": value}``. Paths of ``query`` are looked up in the span's attributes, then in the span;
-        those of ``memory`` and ``labels`` in the document (``metadata.tenant``), or in the span with the prefix
-        ``span:``. By default: query id = span id, arm = span name, question = ``input.value``, time = ``start_time``,
-        memory id = document id (or a hash of the content, where there is none). Namespaces, principals and policy
-        are unknown without a mapping.
-
-    Returns
-    -------
-    Imported
-        With the labels that the mapping derives from documents, if any.
-
-    Raises
-    ------
-    InputError
-        For a malformed file or mapping, a document with neither id nor content, two spans of one arm and query, or a
-        label that is neither true, false nor unresolved.
-    """
+    """Read retriever spans."""
     plan = _plan(mapping)
     read_spans = [(where, _flat(span)) for where, span in spans(path)]
     kept = [(where, span) for where, span in read_spans if _is_retriever(span)]
@@ -121,21 +97,7 @@ def read(path: str | PathLike[str], mapping: str | PathLike[str] | Mapping[str, 
 
 
 def spans(path: str | PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the spans of a file with where they stand.
-
-    Parameters
-    ----------
-    path : path-like
-
-    Yields
-    ------
-    tuple of str and dict
-
-    Raises
-    ------
-    InputError
-        If the file is neither JSON nor JSON Lines, or holds something else than spans.
-    """
+    """Yield the spans of a file with where they stand."""
     lines = list(text_lines(path))
     if not lines:
         raise InputError(f"{path}: the file is empty; expected spans as JSON or JSON Lines")

@@ -65,36 +65,7 @@ def read(
     memories: str | PathLike[str] | None = None,
     queries: str | PathLike[str] | None = None,
 ) -> Imported:
-    """Read TREC runs, and qrels if there are any.
-
-    Parameters
-    ----------
-    runs : path-like or sequence of path-like
-        Run files; the tag of a line names its arm.
-    qrels : path-like, optional
-        Relevance judgements; without them every label is unresolved.
-    order : {"auto", "file", "trec_eval", "id_ascending"}
-        How documents are ordered. ``file``: by the rank column. ``trec_eval``: by score, ties by id descending.
-        ``id_ascending``: by score, ties by id ascending (this package's own rule). ``auto`` keeps the ranks of an arm
-        where all of them agree with its scores, and otherwise does what trec_eval does.
-    relevance_level : int
-        Least judgement that counts as relevant; lower ones count as not relevant.
-    holds : sequence of str
-        Axes (``scope``, ``policy``, ``lifecycle``) that you state to hold for every judged document.
-    memories, queries : path-like, optional
-        Contract tables with namespaces and more; ids found only in runs or qrels are added to them.
-
-    Returns
-    -------
-    Imported
-        Its notes say which order was used, and its lists hold the queries missing on either side.
-
-    Raises
-    ------
-    InputError
-        For a malformed line (all are counted), a document listed twice for a query, a rank twice under ``file``, or
-        an unknown option.
-    """
+    """Read TREC runs, and qrels if there are any."""
     if order not in ORDERS:
         raise InputError(f"order {order!r}: expected one of {', '.join(ORDERS)}")
     holds = logic.check_axes(holds) if holds else ()
@@ -120,24 +91,7 @@ def read(
 
 
 def read_run(path: str | PathLike[str]) -> pd.DataFrame:
-    """Read one run file.
-
-    Parameters
-    ----------
-    path : path-like
-        Six fields a line, separated by white space: query, ``Q0``, document, rank, score, tag.
-
-    Returns
-    -------
-    DataFrame
-        ``arm``, ``query_id``, ``memory_id`` (str), ``given_rank`` (int64), ``score`` (float64), ``line`` (int64), in
-        file order.
-
-    Raises
-    ------
-    InputError
-        With the first malformed line, and where others stand.
-    """
+    """Read one run file."""
     rows: list[tuple[Any, ...]] = []
     faults: list[tuple[int, str]] = []
     for line, text in text_lines(path):
@@ -165,23 +119,7 @@ def read_run(path: str | PathLike[str]) -> pd.DataFrame:
 
 
 def read_qrels(path: str | PathLike[str]) -> pd.DataFrame:
-    """Read relevance judgements.
-
-    Parameters
-    ----------
-    path : path-like
-        Four fields a line: query, iteration (unused), document, relevance (a whole number).
-
-    Returns
-    -------
-    DataFrame
-        ``query_id``, ``memory_id`` (str), ``relevance`` (int64).
-
-    Raises
-    ------
-    InputError
-        With the first malformed line, or a pair judged twice.
-    """
+    """Read relevance judgements."""
     rows: list[tuple[str, str, int]] = []
     faults: list[tuple[int, str]] = []
     seen: set[tuple[str, str]] = set()

@@ -26,20 +26,6 @@ def namespace_never_worse(
     Removing competitors cannot push a memory down: where both routes score a memory alike and the narrow pool is
     part of the wide one, the rank in the narrow route is at most the rank in the wide one. An anchor that the
     wide route holds and the narrow one lacks is a violation as well.
-
-    Parameters
-    ----------
-    rankings : DataFrame
-        arm, query_id, rank, memory_id; both routes, cut at one depth.
-    labels : DataFrame
-        query_id, memory_id, relevant; anchors are the pairs with ``relevant`` true.
-    narrow, wide : str
-        Names of the routes.
-
-    Returns
-    -------
-    DataFrame
-        query_id, memory_id, narrow (Int64 rank, missing when not ranked), wide (int64 rank): the violations.
     """
     anchors = labels.loc[labels["relevant"].fillna(False).astype(bool), ["query_id", "memory_id"]].drop_duplicates()
     ranks = {name: rankings.loc[rankings["arm"] == name] for name in (narrow, wide)}
@@ -53,23 +39,7 @@ def namespace_never_worse(
 
 
 def anchor_ranks(corpus: CorpusLike, encoder: EncoderLike, anchors: pd.DataFrame) -> pd.DataFrame:
-    """Rank every anchor among all candidates, in its namespace and everywhere, to whatever depth it takes.
-
-    Parameters
-    ----------
-    corpus : Corpus
-        Restricted to the split to search.
-    encoder : EncoderLike
-        Its vectors are cached, so this costs one product per query once the corpus has been ranked.
-    anchors : DataFrame
-        query_id, memory_id; each memory visible to its query in both pools.
-
-    Returns
-    -------
-    DataFrame
-        query_id, memory_id, namespace_dense, global_dense (int64 ranks, from 1), in the order of `anchors` without
-        repetitions. Scores and ties are those that the two arms rank by (Protocol section 5).
-    """
+    """Rank every anchor among all candidates, in its namespace and everywhere, to whatever depth it takes."""
     search = Search(corpus, encoder)
     own, everywhere = search.layout.namespace_pools, search.layout.global_pools
     pairs = anchors[["query_id", "memory_id"]].drop_duplicates(ignore_index=True)

@@ -33,46 +33,14 @@ _switch = threading.Lock()
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """Ranked memories of one query.
-
-    Parameters
-    ----------
-    positions : ndarray of int64
-        Layout positions, best first.
-    scores : ndarray of float32
-        In the same order.
-    """
+    """Ranked memories of one query."""
 
     positions: np.ndarray
     scores: np.ndarray
 
 
 def search(vectors: np.ndarray, queries: np.ndarray, pools: list[Pool], tie: np.ndarray, k: int) -> list[Hits]:
-    """Find the k best candidates of each query, reading the pools and nothing else.
-
-    Parameters
-    ----------
-    vectors : ndarray of float32, shape (memories, dimensions)
-        Vectors in layout order, of length at most 1; may be memory-mapped.
-    queries : ndarray of float32, shape (queries, dimensions)
-        Of length at most 1.
-    pools : list of Pool
-        One per query. Pools that share a `Pool.base` are searched together.
-    tie : ndarray of int64, shape (memories,)
-        Equal scores are ranked by ascending `tie`.
-    k : int
-        At least 1. A pool with fewer candidates is returned whole.
-
-    Returns
-    -------
-    list of Hits
-        One per query.
-
-    Raises
-    ------
-    ValueError
-        When a vector is not finite: nothing can be said of its rank.
-    """
+    """Find the k best candidates of each query, reading the pools and nothing else."""
     groups: dict[int, list[int]] = defaultdict(list)
     for number, pool in enumerate(pools):
         groups[id(pool.base)].append(number)
@@ -90,19 +58,7 @@ def search(vectors: np.ndarray, queries: np.ndarray, pools: list[Pool], tie: np.
 
 
 def scores(vectors: np.ndarray, query: np.ndarray, pool: Pool) -> np.ndarray:
-    """Score every candidate of a pool, in the order of `Pool.positions`.
-
-    Parameters
-    ----------
-    vectors : ndarray of float32, shape (memories, dimensions)
-    query : ndarray of float32, shape (dimensions,)
-    pool : Pool
-
-    Returns
-    -------
-    ndarray of float32, shape (pool.size,)
-        The same numbers `search` ranks by.
-    """
+    """Score every candidate of a pool, in the order of `Pool.positions`."""
     if pool.base is not None:
         return _dot(vectors[pool.positions()], query)
     parts = [_dot(vectors[start:stop], query) for start, stop in pool.ranges]
@@ -110,19 +66,7 @@ def scores(vectors: np.ndarray, query: np.ndarray, pool: Pool) -> np.ndarray:
 
 
 def best(values: np.ndarray, tie: np.ndarray, k: int) -> np.ndarray:
-    """Find the indices of the k largest values, best first; equal values by ascending `tie`.
-
-    Parameters
-    ----------
-    values : ndarray of float, shape (n,)
-    tie : ndarray of int64, shape (n,)
-        Distinct.
-    k : int
-
-    Returns
-    -------
-    ndarray of int64, shape (min(k, n),)
-    """
+    """Find the indices of the k largest values, best first; equal values by ascending `tie`."""
     rows = np.arange(len(values))
     if k < len(values):
         # Everything tied with the k-th value competes for the last places.
@@ -137,10 +81,7 @@ def _taken(vectors: np.ndarray, base: np.ndarray, pools: list[Pool], numbers: li
 
 
 def _blocks(numbers: list[int], pools: list[Pool]) -> list[list[int]]:
-    """Put queries of one base in blocks with equally many ranges that share rows; empty pools are left out.
-
-    What a block shares is scored once for all of it, so queries of different namespaces belong in different blocks.
-    """
+    """Put queries of one base in blocks with equally many ranges that share rows; empty pools are left out."""
     blocks: list[list[int]] = []
     shared: list[tuple[int, int]] = []
     for number in sorted(numbers, key=lambda number: (len(pools[number].ranges), pools[number].ranges)):
@@ -161,10 +102,7 @@ def _blocks(numbers: list[int], pools: list[Pool]) -> list[list[int]]:
 def _candidates(
     matrix: np.ndarray, queries: np.ndarray, ranges: np.ndarray, k: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows and float32 scores of all that may be among the k best of each query of a block.
-
-    What all queries of the block see is scored in one product; what only some see, for those alone.
-    """
+    """Rows and float32 scores of all that may be among the k best of each query of a block."""
     parts: list[list[_Part]] = [[] for _ in range(len(queries))]
     for column in range(ranges.shape[1]):
         starts, stops = ranges[:, column, 0], ranges[:, column, 1]
@@ -210,10 +148,7 @@ def _nearest(
 
 @contextmanager
 def _blas(wanted: bool) -> Iterator[None]:
-    """Let faiss use its matrix product; by itself it does so only for blocks of some hundred queries.
-
-    The threshold is a global of the whole process, so it is put back, and changed by one thread at a time.
-    """
+    """Let faiss use its matrix product; by itself it does so only for blocks of some hundred queries."""
     import faiss
 
     if not wanted:

@@ -19,15 +19,7 @@ from companion.retrieval.pools import Pool
 
 
 class Lexical:
-    """A BM25 index over memories in layout order.
-
-    Parameters
-    ----------
-    texts : sequence of str
-        Texts of all memories of the split.
-    k1, b : float
-        Term saturation and length normalisation.
-    """
+    """A BM25 index over memories in layout order."""
 
     def __init__(self, texts: Sequence[str], k1: float, b: float) -> None:
         import bm25s
@@ -50,19 +42,7 @@ class Lexical:
         return pointers, positions[order], values[order].astype(np.float64)
 
     def scores(self, text: str, pool: Pool) -> np.ndarray:
-        """BM25 scores of a pool's candidates, in the order of `Pool.positions`.
-
-        Parameters
-        ----------
-        text : str
-            The query; a repeated word counts as often as it occurs.
-        pool : Pool
-
-        Returns
-        -------
-        ndarray of float32, shape (pool.size,)
-            0 for a candidate without any of the query's words.
-        """
+        """BM25 scores of a pool's candidates, in the order of `Pool.positions`."""
         if self.empty or not pool.ranges:
             return np.zeros(pool.size, dtype=np.float32)
         if pool.base is not None:

@@ -46,15 +46,7 @@ class CorpusLike(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Candidates of one query.
-
-    Parameters
-    ----------
-    ranges : tuple of (int, int)
-        Half-open, ascending, disjoint, not empty; over `base`.
-    base : ndarray of int64, optional
-        Ascending positions in the layout; None stands for the layout itself.
-    """
+    """Candidates of one query."""
 
     ranges: tuple[tuple[int, int], ...]
     base: np.ndarray | None = None
@@ -65,12 +57,7 @@ class Pool:
         return sum(stop - start for start, stop in self.ranges)
 
     def positions(self) -> np.ndarray:
-        """Layout positions of the candidates, ascending.
-
-        Returns
-        -------
-        ndarray of int64, shape (size,)
-        """
+        """Layout positions of the candidates, ascending."""
         if not self.ranges:
             return np.empty(0, dtype=np.int64)
         flat = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in self.ranges])
@@ -78,23 +65,7 @@ class Pool:
 
 
 class Layout:
-    """Memories of a corpus in search order, and each query's pools.
-
-    Parameters
-    ----------
-    corpus : CorpusLike
-        Restricted to the split that is searched.
-
-    Attributes
-    ----------
-    order : ndarray of int64, shape (memories,)
-        Row of `corpus.memories` at each position. Within a namespace positions follow time, then the column
-        ``order`` where the corpus has one, then the memory id.
-    tie : ndarray of int64, shape (memories,)
-        Rank of the memory id at each position in ascending order: the tie-break of every ranking.
-    by_time : bool
-        Whether the layout is sorted by time alone (see the module's text).
-    """
+    """Memories of a corpus in search order, and each query's pools."""
 
     def __init__(self, corpus: CorpusLike) -> None:
         memories, queries = corpus.memories, corpus.queries
@@ -130,16 +101,7 @@ class Layout:
         return np.split(grouped, ends[:-1])
 
     def position_of(self, memory_ids: pd.Series) -> np.ndarray:
-        """Positions of memories by id; -1 for those that are not laid out.
-
-        Parameters
-        ----------
-        memory_ids : Series of str
-
-        Returns
-        -------
-        ndarray of int64
-        """
+        """Positions of memories by id; -1 for those that are not laid out."""
         return self._ids.get_indexer(pd.Index(memory_ids))
 
     @cached_property
@@ -210,55 +172,20 @@ class Layout:
         return known[limit]
 
     def within(self, base: np.ndarray, pool: Pool) -> Pool:
-        """Cut a list of positions to what a pool over the layout contains.
-
-        Parameters
-        ----------
-        base : ndarray of int64
-            Ascending positions.
-        pool : Pool
-            A pool whose base is the layout.
-
-        Returns
-        -------
-        Pool
-            Over `base`.
-        """
+        """Cut a list of positions to what a pool over the layout contains."""
         cuts = [(int(np.searchsorted(base, a)), int(np.searchsorted(base, z))) for a, z in pool.ranges]
         return Pool(_kept(cuts), base)
 
 
 def only(pool: Pool, keep: np.ndarray) -> Pool:
-    """Keep some candidates of a pool.
-
-    Parameters
-    ----------
-    pool : Pool
-    keep : ndarray of bool, shape (pool.size,)
-        In the order of `Pool.positions`.
-
-    Returns
-    -------
-    Pool
-        The same pool when everything is kept, so that it can still be searched together with others.
-    """
+    """Keep some candidates of a pool."""
     if keep.all():
         return pool
     return listed(pool.positions()[keep])
 
 
 def listed(positions: np.ndarray) -> Pool:
-    """Make a pool of listed positions.
-
-    Parameters
-    ----------
-    positions : ndarray of int64
-        Ascending.
-
-    Returns
-    -------
-    Pool
-    """
+    """Make a pool of listed positions."""
     return replace(Pool(_kept([(0, len(positions))])), base=positions)
 
 

@@ -47,24 +47,7 @@ ONE_SOURCE = "all"
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
-
-    Attributes
-    ----------
-    name : str
-        Header.
-    kind : {"text", "name", "boolean", "whole", "score", "number"}
-        What a cell is; `DTYPES` gives the pandas dtype. A name (an id, a namespace, a word of a vocabulary) is text
-        that people and programs must be able to tell apart by looking at it: it holds no control character but tabs
-        and line ends.
-    required : bool
-        Whether the table is refused without it.
-    meaning : str
-        One line for the reader of the contract.
-    add : bool
-        Whether an absent optional column is added, all missing. Label axes are not: "not stated" is not
-        "stated as unresolved".
-    """
+    """One column of a table."""
 
     name: str
     kind: Kind
@@ -80,21 +63,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Rule:
-    """Something that must hold for every row of a canonical table.
-
-    Attributes
-    ----------
-    name : str
-        Short name, unique within a table.
-    columns : tuple of str
-        Columns it reads; it is skipped when one of them is absent. A message names the last one.
-    broken : callable
-        Takes the table and returns a boolean mask, one value a row, True where the rule is broken.
-    what : callable
-        Takes the table and the 0-based row and returns the fault in words.
-    expected, fix : str
-        As in `Problem`.
-    """
+    """Something that must hold for every row of a canonical table."""
 
     name: str
     columns: tuple[str, ...]
@@ -107,19 +76,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns and rules of one table.
-
-    Attributes
-    ----------
-    name : str
-        Name of the table.
-    columns : tuple of Column
-        In canonical order.
-    rules : tuple of Rule
-        In the order in which they are reported.
-    keeps_extra : bool
-        Whether columns that the contract does not know are carried along (never used).
-    """
+    """Columns and rules of one table."""
 
     name: str
     columns: tuple[Column, ...]
@@ -137,21 +94,7 @@ class Schema:
         return tuple(column.name for column in self.columns if column.required)
 
     def pandera(self, *, partial: bool = False, warnings: bool = True) -> pa.DataFrameSchema:
-        """Return the schema in `pandera`'s terms, for canonical tables.
-
-        Parameters
-        ----------
-        partial : bool
-            Accept a table that lacks required columns. A rule is skipped in any case where a column it reads is
-            absent.
-        warnings : bool
-            Look for what is merely odd, too.
-
-        Returns
-        -------
-        pandera.pandas.DataFrameSchema
-            Strict about dtypes, silent about extra columns.
-        """
+        """Return the schema in `pandera`'s terms, for canonical tables."""
         import pandera.pandas as pa
 
         columns = {
@@ -174,20 +117,7 @@ def _as_check(rule: Rule) -> pa.Check:
 
 
 def codes(table: pd.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Count off the distinct combinations of some columns; a missing value is a value like any other.
-
-    Parameters
-    ----------
-    table : DataFrame
-        n rows.
-    columns : sequence of str
-        Columns of the key.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        Equal exactly where the keys are equal.
-    """
+    """Count off the distinct combinations of some columns; a missing value is a value like any other."""
     key = np.zeros(len(table), dtype=np.int64)
     for column in columns:
         part, levels = pd.factorize(table[column], use_na_sentinel=False)
@@ -626,19 +556,6 @@ TABLES: dict[str, Schema] = {
 
 
 def missing_column(column: Column, rows: int) -> pd.Series:
-    """Return an all-missing column of the canonical dtype.
-
-    Parameters
-    ----------
-    column : Column
-        An optional column.
-    rows : int
-        Length.
-
-    Returns
-    -------
-    Series
-        NaN for text and scores, <NA> for the nullable dtypes.
-    """
+    """Return an all-missing column of the canonical dtype."""
     value: Any = np.nan if column.kind in ("text", "name", "score") else pd.NA
     return pd.Series([value] * rows, dtype=column.dtype)

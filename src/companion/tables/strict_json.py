@@ -9,14 +9,7 @@ from companion.tables.problems import show
 
 
 class JsonFaultError(ValueError):
-    """A fault that the standard library's decoder lets pass.
-
-    Parameters
-    ----------
-    what : str
-    name : str, optional
-        The name in the object, where one is at fault.
-    """
+    """A fault that the standard library's decoder lets pass."""
 
     def __init__(self, what: str, name: str | None = None) -> None:
         super().__init__(what)
@@ -24,22 +17,7 @@ class JsonFaultError(ValueError):
 
 
 def decode(text: str) -> Any:
-    """Read one JSON value.
-
-    Parameters
-    ----------
-    text : str
-
-    Raises
-    ------
-    JsonFaultError
-        For NaN or an infinity, which would pass for a number, and for a name that appears twice, of which the
-        decoder would keep the last and lose the first.
-    json.JSONDecodeError
-        If it is not JSON.
-    ValueError, RecursionError
-        For a number of thousands of digits, and for a value nested too deeply.
-    """
+    """Read one JSON value."""
     return _DECODER.decode(text)
 
 

@@ -35,20 +35,7 @@ _BAD = object()
 
 
 def parse_text(column: pd.Series) -> Parsed:
-    """Read a column of text.
-
-    Parameters
-    ----------
-    column : Series
-        Text, whole numbers (``7`` becomes ``"7"``) or dates (ISO 8601). The empty text is a missing value.
-        Floating-point numbers, truth values and containers are refused: their text form is a guess.
-
-    Returns
-    -------
-    values : Series of str
-        Missing cells are NaN.
-    bad : ndarray of bool
-    """
+    """Read a column of text."""
     dtype = column.dtype
     if isinstance(dtype, pd.StringDtype) or _is_arrow(dtype, pa.types.is_string, pa.types.is_large_string):
         text = column.astype("str")
@@ -59,19 +46,7 @@ def parse_text(column: pd.Series) -> Parsed:
 
 
 def parse_name(column: pd.Series) -> Parsed:
-    """Read a column of names: text without control characters.
-
-    Parameters
-    ----------
-    column : Series
-        As for `parse_text`; C0 other than tab and line ends, DEL, and C1 are bad.
-
-    Returns
-    -------
-    values : Series of str
-        Missing cells are NaN.
-    bad : ndarray of bool
-    """
+    """Read a column of names: text without control characters."""
     values, bad = parse_text(column)
     arrow = pc.cast(_arrow(values), pa.large_string())
     if not _may_hold_control(arrow):
@@ -90,20 +65,7 @@ def _may_hold_control(arrow: pa.Array) -> bool:
 
 
 def parse_boolean(column: pd.Series) -> Parsed:
-    """Read a column of {1, 0, ?} as nullable booleans (Protocol section 1).
-
-    Parameters
-    ----------
-    column : Series
-        Truth values, the numbers 1 and 0, or the texts 1, 0, true, false (any case), ``?`` and the empty text; the
-        last two, None, NaN and <NA> are unresolved.
-
-    Returns
-    -------
-    values : Series of boolean
-        Unresolved cells are <NA>.
-    bad : ndarray of bool
-    """
+    """Read a column of {1, 0, ?} as nullable booleans (Protocol section 1)."""
     if pd.api.types.is_bool_dtype(column.dtype) and column.dtype != object:
         return column.astype("boolean"), np.zeros(len(column), dtype=bool)
     try:
@@ -118,19 +80,7 @@ def parse_boolean(column: pd.Series) -> Parsed:
 
 
 def parse_whole(column: pd.Series) -> Parsed:
-    """Read a column of whole numbers.
-
-    Parameters
-    ----------
-    column : Series
-        Integers, floats without a fraction, or their text (``3``, ``3.0``).
-
-    Returns
-    -------
-    values : Series of Int64
-        Missing cells are <NA>.
-    bad : ndarray of bool
-    """
+    """Read a column of whole numbers."""
     if isinstance(column.dtype, pd.StringDtype):
         matches = column.str.fullmatch(_WHOLE).to_numpy(dtype=bool, na_value=False)
         digits = column.where(matches).str.replace(r"\.0+$", "", regex=True)
@@ -143,20 +93,7 @@ def parse_whole(column: pd.Series) -> Parsed:
 
 
 def parse_number(column: pd.Series) -> Parsed:
-    """Read a column of finite numbers.
-
-    Parameters
-    ----------
-    column : Series
-        Numbers or their decimal text. Infinity is bad; NaN is bad where the source can tell it from a missing value
-        (text, JSON, Parquet), and missing in a plain NumPy column, which cannot.
-
-    Returns
-    -------
-    values : Series of Float64
-        Missing cells are <NA>.
-    bad : ndarray of bool
-    """
+    """Read a column of finite numbers."""
     dtype = column.dtype
     if isinstance(dtype, pd.StringDtype):
         matches = column.str.fullmatch(_DECIMAL).to_numpy(dtype=bool, na_value=False)
@@ -170,18 +107,7 @@ def parse_number(column: pd.Series) -> Parsed:
 
 
 def settle(column: pd.Series) -> pd.Series:
-    """Give a column of Python objects that are all alike the pandas type for them; leave any other as it is.
-
-    Parameters
-    ----------
-    column : Series
-        Any column.
-
-    Returns
-    -------
-    Series
-        The same cells. Columns of mixed objects stay ``object`` and are later read cell by cell.
-    """
+    """Give a column of Python objects that are all alike the pandas type for them; leave any other as it is."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return column.astype(column.cat.categories.dtype)
     if column.dtype != object:
@@ -194,18 +120,7 @@ def settle(column: pd.Series) -> pd.Series:
 
 
 def plain(column: pd.Series) -> pd.Series:
-    """Turn a column read through Arrow into the pandas type a user would expect; leave any other as it is.
-
-    Parameters
-    ----------
-    column : Series
-        Any column, of any dtype.
-
-    Returns
-    -------
-    Series
-        Text as ``str``, truth values as ``boolean``, integers as ``Int64`` when some are missing.
-    """
+    """Turn a column read through Arrow into the pandas type a user would expect; leave any other as it is."""
     if not isinstance(column.dtype, pd.ArrowDtype):
         return column
     kinds = {pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype(na_value=np.nan)}

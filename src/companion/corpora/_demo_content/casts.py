@@ -119,18 +119,7 @@ PAYDAYS = ["19th", "20th", "22nd", "25th", "26th", "28th"]
 
 
 def company(rng: Random) -> list[Slots]:
-    """Draw three clients of one bookkeeping practice.
-
-    Parameters
-    ----------
-    rng : random.Random
-        Advanced by a fixed number of draws per principal.
-
-    Returns
-    -------
-    list of dict
-        Slots of the principals a, b and c; the account managers are shared.
-    """
+    """Draw three clients of one bookkeeping practice."""
     people = _People(rng)
     team = {role: people.full() for role in ("am", "am0", "clerk", "hr", "mk", "qa")}
     soft, banks = rng.sample(SOFTWARE, 4), rng.sample(BANKS, 4)
@@ -223,18 +212,7 @@ TEEN = [
 
 
 def medication(rng: Random) -> list[Slots]:
-    """Draw three patients of one clinic who are on the same two drugs at different doses.
-
-    Parameters
-    ----------
-    rng : random.Random
-        Advanced by a fixed number of draws per principal.
-
-    Returns
-    -------
-    list of dict
-        Slots of an old patient, a teenager and a mother of a baby; staff, drugs and study are shared.
-    """
+    """Draw three patients of one clinic who are on the same two drugs at different doses."""
     people = _People(rng)
     staff = {role: people.full() for role in ("nurse", "phar", "rs", "rec", "th", "qa", "doc")}
     drug, night, study = rng.choice(list(LADDERS)), rng.choice(list(NIGHT)), rng.choice(STUDIES)
@@ -323,18 +301,7 @@ OPPONENTS: tuple[list[str], ...] = (
 
 
 def legal(rng: Random) -> list[Slots]:
-    """Draw three matters of one firm: a dismissal, a patent, a spoilt cargo.
-
-    Parameters
-    ----------
-    rng : random.Random
-        Advanced by a fixed number of draws per principal.
-
-    Returns
-    -------
-    list of dict
-        Slots of the matters a, b and c; partner, associates and judge are shared.
-    """
+    """Draw three matters of one firm: a dismissal, a patent, a spoilt cargo."""
     people = _People(rng)
     team = {role: people.full() for role in ("part", "assoc", "assoc0", "para", "ins", "pr", "exp0", "exp")}
     team["judge"], team["city"] = people.last(), rng.choice(CITIES)
@@ -397,18 +364,7 @@ TAXIS = ["one seat, eleven minutes", "fourteen minutes, cash", "night rate, nine
 
 
 def personal(rng: Random) -> list[Slots]:
-    """Draw three people who share one assistant service and some of their habits.
-
-    Parameters
-    ----------
-    rng : random.Random
-        Advanced by a fixed number of draws per principal.
-
-    Returns
-    -------
-    list of dict
-        Slots of a parent, someone about to marry, and a musician; training places and firms overlap.
-    """
+    """Draw three people who share one assistant service and some of their habits."""
     pools = {
         "firm": rng.sample(FIRMS, 4),
         "sp": rng.sample(SPORTS, 4),

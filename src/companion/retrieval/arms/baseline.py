@@ -75,13 +75,7 @@ def _ranks(values: np.ndarray, tie: np.ndarray) -> np.ndarray:
     role="baseline",
 )
 def global_recency_dense(search: Search, *, weight: float) -> Route:
-    """Add `weight` times the memory's order, scaled to [0, 1] over all memories of the split.
-
-    Raises
-    ------
-    InputError
-        When a memory has no ``order``.
-    """
+    """Add `weight` times the memory's order, scaled to [0, 1] over all memories of the split."""
     late = _scaled_order(search)
     pools = search.layout.global_pools
     hits = []

@@ -32,10 +32,7 @@ def size_matched_random_partition(search: Search, *, seed: int) -> Route:
 
 
 def _shuffled(search: Search, seed: int) -> np.ndarray:
-    """Namespace codes by layout position, permuted within source.
-
-    The permutation runs over memories in ascending id, so that it does not depend on the layout.
-    """
+    """Namespace codes by layout position, permuted within source."""
     layout = search.layout
     by_id = np.argsort(layout.tie)
     codes = layout.space[by_id]

@@ -68,20 +68,7 @@ def cluster_router(
 
 @dataclass(eq=False)
 class Groups:
-    """Groups of one namespace while memories arrive; centroids are means scaled to length 1.
-
-    Parameters
-    ----------
-    vectors : ndarray of float32, shape (memories, dimensions)
-        In order of arrival.
-    choose : callable
-        See `Choice`.
-
-    Attributes
-    ----------
-    member_of : ndarray of int64, shape (memories,)
-        Group of each memory that has arrived; groups are numbered as they start.
-    """
+    """Groups of one namespace while memories arrive; centroids are means scaled to length 1."""
 
     vectors: np.ndarray
     choose: Choice

@@ -1,0 +1,151 @@
+"""A chapter as one standalone HTML file: prose, numbers, charts and mathematics, with no other file or host.
+
+The body comes from Sphinx and MyST-NB, as in the book, so roles such as ``{glue:text}`` and citations read the
+same; only the frame differs.
+"""
+
+from __future__ import annotations
+
+import copy
+import html
+import importlib.metadata
+import io
+import json
+import re
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from companion.book.render import bundle, style_sheet
+
+MATHJAX_FILE = "tex-svg-full.js"
+
+_FRAME = """<!DOCTYPE html>
+<html lang="en" data-theme="light">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+{head}
+</head>
+<body>
+<main class="companion-page">
+{body}
+</main>
+{scripts}
+</body>
+</html>
+"""
+
+# Follow the reader's system; the book's own pages have a switch for it.
+_THEME_SCRIPT = (
+    "<script>(function(){var dark=matchMedia('(prefers-color-scheme: dark)');"
+    "function set(){document.documentElement.dataset.theme=dark.matches?'dark':'light';}"
+    "set();dark.addEventListener('change',set);})();</script>"
+)
+
+
+def mathjax_source() -> Path:
+    """Return the path of the one MathJax file that pages use, inside the installed package.
+
+    SVG output needs no web fonts: browsers restrict the fonts of a page opened from disk.
+    """
+    for file in importlib.metadata.files("sphinx-mathjax-offline") or []:
+        if file.name == MATHJAX_FILE and file.parent.name == "mathjax":
+            return Path(str(file.locate()))
+    raise FileNotFoundError(f"sphinx-mathjax-offline holds no {MATHJAX_FILE}")
+
+
+_BIBLIOGRAPHY = "## References\n\n```{bibliography}\n```\n"
+
+
+def frame(title: str, body: str) -> str:
+    """Put an HTML body into a standalone page with the styles and scripts it needs, all inline."""
+    assets = resources.files("companion.book") / "assets"
+    style = style_sheet() + (assets / "page.css").read_text(encoding="utf-8") + _highlighting(body)
+    scripts = f"<script>{page_script()}</script>\n"
+    if 'data-companion="chart"' in body:
+        scripts += f"<script>{_inline(bundle())}</script>\n"
+    if 'class="math' in body:
+        settings = {
+            "options": {"processHtmlClass": "math", "ignoreHtmlClass": "companion-page", "enableMenu": False},
+            "svg": {"fontCache": "local"},
+        }
+        scripts += f"<script>window.MathJax={json.dumps(settings)}</script>\n"
+        scripts += f"<script>{_inline(mathjax_source().read_text(encoding='utf-8'))}</script>\n"
+    return _FRAME.format(title=html.escape(title), style=style, head=_THEME_SCRIPT, body=body, scripts=scripts)
+
+
+def page_script() -> str:
+    """Return the small script of every page: what scrolls sideways has the keyboard, and paper is white."""
+    return (resources.files("companion.book") / "assets" / "page.js").read_text(encoding="utf-8")
+
+
+def _inline(script: str) -> str:
+    """Make a script safe inside a script element; in JavaScript strings the escape changes nothing."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _highlighting(body: str) -> str:
+    if 'class="highlight' not in body:
+        return ""
+    from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
+
+    light = HtmlFormatter(style="a11y-high-contrast-light").get_style_defs(".highlight")
+    dark = HtmlFormatter(style="a11y-high-contrast-dark").get_style_defs('html[data-theme="dark"] .highlight')
+    return f"{light}\n{dark}\n"
+
+
+def standalone_page(notebook: Any, bibliography: Path | None = None) -> str:
+    """Render an executed notebook as one standalone page."""
+    import nbformat
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+    settings = _sphinx_settings()
+    cites = any("{cite" in cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    if cites:
+        notebook = copy.deepcopy(notebook)
+        notebook.cells.append(nbformat.v4.new_markdown_cell(_BIBLIOGRAPHY, id="bibliography"))
+    with tempfile.TemporaryDirectory(prefix="companion-page-") as folder:
+        source, out = Path(folder) / "source", Path(folder) / "out"
+        source.mkdir()
+        (source / "index.ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
+        if cites and bibliography is not None and bibliography.is_file():
+            (source / "references.bib").write_bytes(bibliography.read_bytes())
+            settings["extensions"].append("sphinxcontrib.bibtex")
+            settings["bibtex_bibfiles"] = ["references.bib"]
+        with patch_docutils(), docutils_namespace():
+            app = Sphinx(
+                str(source),
+                None,
+                str(out),
+                str(Path(folder) / "doctrees"),
+                "json",
+                confoverrides=settings,
+                status=None,
+                warning=io.StringIO(),
+            )
+            app.build(force_all=True)
+        made = json.loads((out / "index.fjson").read_text(encoding="utf-8"))
+    return frame(html.unescape(_without_tags(made["title"])), made["body"])
+
+
+def _sphinx_settings() -> dict[str, Any]:
+    return {
+        "extensions": ["myst_nb", "sphinx.ext.mathjax", "sphinx_design"],
+        "nb_execution_mode": "off",
+        "nb_merge_streams": True,
+        "nb_output_stderr": "remove",
+        "myst_enable_extensions": ["amsmath", "colon_fence", "deflist", "dollarmath", "smartquotes", "tasklist"],
+        "myst_heading_anchors": 3,
+        "project": "companion",
+        # Links to other chapters have no target in a single page; they read as text.
+        "suppress_warnings": ["myst.xref_missing", "ref"],
+    }
+
+
+def _without_tags(text: str) -> str:
+    return re.sub(r"<[^>]+>", "", text)

@@ -1,0 +1,83 @@
+"""Colours with fixed meanings: one per arm, one per status, the same on every page.
+
+The hues are those of Okabe and Ito, which people with any common form of colour blindness tell apart. Three of
+them are darkened so that every mark keeps a contrast of at least 3:1 on white and on the dark page alike.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import altair as alt
+
+BLUE = "#0072b2"
+VERMILION = "#d55e00"
+GREEN = "#009e73"
+PURPLE = "#b9669a"
+AMBER = "#b87f00"
+SKY = "#3592c9"
+SLATE = "#7c8591"
+
+#: Colours for anything without a meaning of its own, in order of use.
+CATEGORICAL: tuple[str, ...] = (BLUE, VERMILION, GREEN, PURPLE, AMBER, SKY, SLATE)
+
+#: The fill of everything unresolved: a hatched grey, so that it never reads as one of the two answers.
+HATCH = "url(#companion-hatch)"
+
+ADMISSIBLE = BLUE
+INADMISSIBLE = VERMILION
+UNRESOLVED = SLATE
+#: In the order of stacked bars, where the bounds are the two edges of the unresolved part: every legend follows it.
+STATUS: dict[str, str] = {"inadmissible": INADMISSIBLE, "unresolved": HATCH, "admissible": ADMISSIBLE}
+
+#: Published beside ours: the quotation is quiet, what was computed here carries the colour.
+PUBLISHED = SLATE
+OURS = BLUE
+
+#: Routes never wear the colours of a status: a blue route would look admissible.
+ARM: dict[str, str] = {
+    "global_dense": AMBER,
+    "global_bm25": PURPLE,
+    "global_bm25_dense_rrf": SKY,
+    "global_recency_dense": SLATE,
+    "namespace_dense": GREEN,
+    "namespace_current_only": SLATE,
+    "policy_only": SKY,
+    "lifecycle_only": PURPLE,
+    "policy_and_lifecycle": SLATE,
+    "released_intent_lifecycle_v1": SLATE,
+    "released_field_oracle": SLATE,
+    "namespace_policy_gate": SKY,
+    "namespace_text_verifier": PURPLE,
+    "size_matched_random_partition": SLATE,
+    "anchor_preserving_same_size": PURPLE,
+    "threshold_router": PURPLE,
+    "cluster_router": SKY,
+}
+
+_UNKNOWN = (GREEN, PURPLE, AMBER, SKY, SLATE)
+
+
+def arm_colour(arm: str) -> str:
+    """Return the colour of a retrieval arm: a fixed one for known arms, otherwise one derived from the name."""
+    return ARM.get(arm, _UNKNOWN[zlib.crc32(arm.encode()) % len(_UNKNOWN)])
+
+
+def arm_scale(arms: Iterable[str]) -> alt.Scale:
+    """Return the Altair colour scale for these arms, in the order given."""
+    import altair as alt
+
+    domain = list(dict.fromkeys(arms))
+    return alt.Scale(domain=domain, range=[arm_colour(arm) for arm in domain])
+
+
+def status_scale(
+    admissible: str = "admissible", inadmissible: str = "inadmissible", unresolved: str = "unresolved"
+) -> alt.Scale:
+    """Return the Altair colour scale of the three states; unresolved is always hatched grey."""
+    import altair as alt
+
+    return alt.Scale(domain=[admissible, inadmissible, unresolved], range=[ADMISSIBLE, INADMISSIBLE, HATCH])

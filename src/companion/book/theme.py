@@ -1,0 +1,147 @@
+"""One chart theme for the live charts of the book, their still images, JupyterLab, and seaborn.
+
+Live charts are drawn as SVG inside the page, so their ink and grid are CSS variables: a reader who switches
+between light and dark, or prints, gets the right colours without anything being drawn again. Everything that
+leaves the page (still images, JupyterLab) gets the literal colours instead.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from typing import Any
+
+from companion.book.palette import CATEGORICAL, HATCH, SLATE
+
+#: Ink of the charts in both modes; figures.css declares the same names for the page.
+INK: dict[str, dict[str, str]] = {
+    "light": {
+        "--companion-ink": "#24292f",
+        "--companion-muted": "#57606a",
+        "--companion-rule": "#8c959f",
+        "--companion-grid": "#e4e8ec",
+        "--companion-paper": "#ffffff",
+    },
+    "dark": {
+        "--companion-ink": "#e6e9ed",
+        "--companion-muted": "#aab2bd",
+        "--companion-rule": "#77818d",
+        "--companion-grid": "#333a44",
+        "--companion-paper": "#14181e",
+    },
+}
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', Arial, sans-serif"
+
+HATCH_DEFS = (
+    '<defs><pattern id="companion-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect width="6" height="6" fill="#7c8591" fill-opacity="0.25"/>'
+    '<rect width="2" height="6" fill="#7c8591"/></pattern></defs>'
+)
+
+
+def _var(name: str) -> str:
+    return f"var(--companion-{name})"
+
+
+def vega_config() -> dict[str, Any]:
+    """Return the Vega-Lite ``config`` of every chart, with ink as CSS variables."""
+    text = {"labelColor": _var("muted"), "titleColor": _var("ink"), "labelFontSize": 12, "titleFontSize": 12}
+    return {
+        "font": FONT,
+        "background": None,
+        "padding": 4,
+        "view": {"stroke": None, "continuousHeight": 260, "discreteHeight": {"step": 26}},
+        "axis": {
+            **text,
+            "titleFontWeight": 600,
+            "titlePadding": 10,
+            "labelPadding": 6,
+            "labelLimit": 220,
+            "labelOverlap": "greedy",
+            "labelSeparation": 6,
+            "gridColor": _var("grid"),
+            "domainColor": _var("rule"),
+            "tickColor": _var("rule"),
+            "tickSize": 4,
+        },
+        "axisX": {"tickCount": 6},
+        "axisY": {"domain": False, "ticks": False, "tickCount": 6},
+        "axisBand": {"grid": False},
+        "legend": {
+            **text,
+            "titleFontWeight": 600,
+            "orient": "top",
+            "direction": "horizontal",
+            "labelLimit": 240,
+            "padding": 0,
+            "offset": 12,
+        },
+        "header": {**text, "titleFontWeight": 600, "labelFontWeight": 600, "labelColor": _var("ink")},
+        "title": {
+            "color": _var("ink"),
+            "subtitleColor": _var("muted"),
+            "fontSize": 15,
+            "fontWeight": 600,
+            "subtitleFontSize": 12.5,
+            "anchor": "start",
+            "frame": "group",
+            "offset": 12,
+            "subtitlePadding": 5,
+        },
+        "range": {"category": list(CATEGORICAL)},
+        "mark": {"color": CATEGORICAL[0]},
+        "bar": {"cornerRadiusEnd": 1.5},
+        "line": {"strokeWidth": 2.25},
+        "point": {"filled": True, "size": 85, "opacity": 1},
+        "circle": {"size": 85, "opacity": 1},
+        "rule": {"color": _var("ink"), "strokeWidth": 1.75},
+        "text": {"color": _var("ink"), "fontSize": 12},
+        "errorbar": {"rule": {"strokeWidth": 2}},
+    }
+
+
+def literal(value: Any, mode: str = "light") -> Any:
+    """Replace every CSS variable in a JSON-like object, or in text, by its colour in one mode."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    for name, colour in INK[mode].items():
+        text = text.replace(f"var({name})", colour)
+    return text if isinstance(value, str) else json.loads(text)
+
+
+def flat(spec: dict[str, Any]) -> dict[str, Any]:
+    """Replace the hatch by flat grey, for viewers that draw on a canvas and know no SVG pattern."""
+    result: dict[str, Any] = json.loads(json.dumps(spec).replace(HATCH, SLATE))
+    return result
+
+
+def still_style() -> AbstractContextManager[None]:
+    """Return a context in which seaborn and matplotlib draw in the book's style."""
+    import matplotlib as mpl
+    import seaborn as sns
+    from cycler import cycler
+
+    ink = INK["light"]
+    rc = {
+        **sns.axes_style("whitegrid"),
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+        "savefig.facecolor": "none",
+        "axes.edgecolor": ink["--companion-rule"],
+        "axes.labelcolor": ink["--companion-ink"],
+        "axes.titlecolor": ink["--companion-ink"],
+        "text.color": ink["--companion-ink"],
+        "xtick.color": ink["--companion-muted"],
+        "ytick.color": ink["--companion-muted"],
+        "grid.color": ink["--companion-grid"],
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlelocation": "left",
+        "axes.titleweight": "bold",
+        "axes.titlesize": 12,
+        "axes.labelsize": 10.5,
+        "legend.frameon": False,
+        "figure.constrained_layout.use": True,
+        "axes.prop_cycle": cycler(color=CATEGORICAL),
+    }
+    return mpl.rc_context(rc)

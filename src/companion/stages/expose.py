@@ -1,0 +1,191 @@
+"""Run the paired exposure study on a reader, and keep everything that was asked and said (Protocol section 7).
+
+A run lives in one folder::
+
+    run.json            what was run: reader, its settings, the scenario set's sha256
+    requests.jsonl      every request, in full
+    chat.jsonl          a language model's transcript as it grew (an interrupted run resumes from it)
+    transcripts.jsonl   every answer with the disclosure it was scored as
+    outcomes.parquet    the outcomes table (also outcomes.csv)
+
+The last two appear only when every request has an answer: a set with holes is refused, not scored in part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from companion.errors import InputError
+from companion.stages import scenarios as scenario_sets
+from companion.stages.chat import ChatLog
+from companion.stages.disclosure import disclosed
+from companion.stages.readers import CHAT_LOG, Answer, Progress, Reader, by_request
+from companion.stages.scenarios import Request, ScenarioSet
+from companion.tables import write_table
+
+RUN, REQUESTS, TRANSCRIPTS = "run.json", "requests.jsonl", "transcripts.jsonl"
+OUTCOMES = ("outcomes.parquet", "outcomes.csv")
+
+UNIT = ("scenario", "axis", "pair", "condition", "candidate_role", "cell")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A complete run."""
+
+    outcomes: pd.DataFrame
+    folder: Path
+    truncated: int
+
+
+def run(
+    reader: Reader,
+    folder: Path | str,
+    scenarios: ScenarioSet | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Run:
+    """Ask a reader every request, score the answers, and write the run's folder."""
+    used = scenarios if scenarios is not None else scenario_sets.load()
+    requests = used.requests()
+    reader.check(requests, Path(folder))  # first, so that a refusal leaves nothing behind
+    where = prepare(reader, folder, used)
+    answers = reader.answer(requests, where, progress)
+    outcomes, transcript = score(requests, answers, reader.name)
+    _write_lines(where / TRANSCRIPTS, transcript)
+    for name in OUTCOMES:
+        write_table(outcomes, where / name, "outcomes")
+    return Run(outcomes, where, sum(answer.truncated for answer in answers))
+
+
+def prepare(reader: Reader, folder: Path | str, scenarios: ScenarioSet | None = None) -> Path:
+    """Make a run's folder with its record and its requests, without asking anything."""
+    used = scenarios if scenarios is not None else scenario_sets.load()
+    where = Path(folder)
+    record = {
+        "reader": reader.name,
+        "description": reader.description,
+        "simulated": reader.simulated,
+        "settings": reader.settings(),
+        "scenarios": used.name,
+        "scenarios_sha256": used.digest,
+        "requests": len(used.requests()),
+    }
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        _claim(where / RUN, json.loads(json.dumps(record)))
+        _write_lines(where / REQUESTS, (request_record(request) for request in used.requests()))
+    except OSError as error:
+        raise InputError(f"{where}: cannot be written ({error.strerror}); expected a folder for the run") from error
+    return where
+
+
+def provenance(outcomes: Path | str) -> str:
+    """Say in words where an outcomes table came from, if it lies in a run's folder."""
+    path = Path(outcomes)
+    try:
+        record = json.loads((path.parent / RUN).read_text(encoding="utf-8"))
+        lines = (path.parent / TRANSCRIPTS).read_text(encoding="utf-8").splitlines()
+        cut = sum(bool(json.loads(line)["truncated"]) for line in lines)
+        who, asked, digest = (str(record[name]) for name in ("description", "scenarios", "scenarios_sha256"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return "Where they came from is not recorded beside the file."
+    if path.name not in OUTCOMES:
+        return "Where they came from is not recorded beside the file."
+    ended = f"{cut} of {len(lines)} answers ran out of length: a disclosure may be missed in them."
+    return (
+        f"{who} Asked: scenario set {asked} (SHA-256 {digest[:12]}). {ended if cut else 'No answer ran out of length.'}"
+    )
+
+
+def request_record(request: Request) -> dict[str, Any]:
+    """Return a request as it is written to ``requests.jsonl``: everything asked, nothing derived."""
+    return {
+        "request_id": request.request_id,
+        **{name: getattr(request, name) for name in UNIT},
+        "side": request.side,
+        "marker": request.marker,
+        "system": request.system,
+        "prompt": request.prompt,
+    }
+
+
+def score(
+    requests: Sequence[Request], answers: Iterable[Answer], reader: str
+) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Turn answers into the outcomes table (Protocol section 7)."""
+    by_id = by_request(requests, answers)
+    texts = [by_id[request.request_id].text for request in requests]
+    found = disclosed(texts, [request.marker for request in requests])
+    transcript = [
+        {
+            "request_id": request.request_id,
+            "reader": reader,
+            "answer": text,
+            "disclosed": bool(hit),
+            "truncated": by_id[request.request_id].truncated,
+        }
+        for request, text, hit in zip(requests, texts, found, strict=True)
+    ]
+    rows = pd.DataFrame([{name: getattr(r, name) for name in UNIT} | {"side": r.side} for r in requests])
+    rows["disclosed"] = found
+    sides = [
+        rows[rows["side"] == side].drop(columns="side").rename(columns={"disclosed": f"disclosed_{side}"})
+        for side in scenario_sets.SIDES
+    ]
+    outcomes = sides[0].merge(sides[1], on=list(UNIT), how="left", validate="one_to_one")
+    outcomes = outcomes.assign(reader=reader, pair=outcomes["pair"].astype("str"))  # ids are text in the contract
+    keys = ["reader", "axis", *(name for name in UNIT if name != "axis")]
+    return outcomes[[*keys, *(f"disclosed_{side}" for side in scenario_sets.SIDES)]], transcript
+
+
+def _claim(path: Path, record: Mapping[str, Any]) -> None:
+    """Write the run record, or make sure that the one there is the same run or never got an answer."""
+    if path.exists():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path}: not a run record ({error}); choose another folder") from error
+        told = found if isinstance(found, dict) else {}
+        other = [name for name, value in record.items() if told.get(name) != value]
+        if not other:
+            return
+        if not told or _has_answers(path.parent):
+            has, value = told.get(other[0], found if not told else None), record[other[0]]
+            raise InputError(f"{path}: holds another run ({other[0]} is {has!r}, not {value!r}); choose another folder")
+    _write_text(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+
+
+def _has_answers(folder: Path) -> bool:
+    """Tell whether a run in this folder got any answer; one that is at work right now is refused by its transcript."""
+    if any((folder / name).exists() for name in (TRANSCRIPTS, *OUTCOMES)):
+        return True
+    log = ChatLog(folder / CHAT_LOG)
+    if not log.path.exists():
+        return False
+    with log.writing():
+        return bool(log.answers())
+
+
+def _write_lines(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
+    _write_text(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Write under a temporary name and rename, so that no reader ever sees half a file."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

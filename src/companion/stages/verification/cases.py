@@ -1,0 +1,131 @@
+"""The verification study's cases and candidates: who is judged on what (Protocol section 6)."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pandas as pd
+
+from companion.errors import InputError
+from companion.scoring import anchors_of, label_ranked
+from companion.tables import Records
+
+SPLITS = ("calibration", "analysis")
+CALIBRATION_PER_STRATUM = 8
+ANALYSIS_PER_STRATUM = 24
+
+
+def stable_order(ids: pd.Series, salt: str = "") -> pd.Series:
+    """Give every id a number that depends on nothing but the id and the salt.
+
+    Parameters
+    ----------
+    ids : Series of str, shape (n,)
+        Case ids.
+    salt : str
+        Another salt gives another order.
+
+    Returns
+    -------
+    Series of uint64, shape (n,)
+        First eight bytes of the SHA-256 of salt and id; sorting by it shuffles the same way everywhere.
+    """
+    digests = [hashlib.sha256(f"{salt}\x1f{name}".encode()).digest()[:8] for name in ids]
+    return pd.Series([int.from_bytes(d, "big") for d in digests], index=ids.index, dtype="uint64")
+
+
+def split_cases(
+    queries: pd.DataFrame,
+    *,
+    calibration: int = CALIBRATION_PER_STRATUM,
+    analysis: int = ANALYSIS_PER_STRATUM,
+    salt: str = "",
+) -> pd.DataFrame:
+    """Draw calibration and analysis cases within each stratum by a stable hash.
+
+    Parameters
+    ----------
+    queries : DataFrame
+        ``query_id``, ``stratum``; only queries that may be drawn (those with anchors).
+    calibration, analysis : int
+        Cases of a stratum for each use. A stratum with fewer than their sum is split in the same proportion, at
+        least one case each, all of it used.
+    salt : str
+        Of the hash.
+
+    Returns
+    -------
+    DataFrame
+        ``query_id``, ``stratum``, ``split`` (``calibration`` or ``analysis``), in the order of the hash. Membership
+        depends only on the ids of the stratum, not on the order of rows.
+
+    Raises
+    ------
+    InputError
+        A missing stratum, fewer than two cases in one, or numbers below 1.
+    """
+    if min(calibration, analysis) < 1:
+        raise InputError(f"split: {calibration} calibration, {analysis} analysis cases; expected 1 or more of each")
+    if queries["stratum"].isna().any():
+        unknown = queries.loc[queries["stratum"].isna(), "query_id"].iloc[0]
+        raise InputError(f"split: query {unknown!r} has no stratum; expected one for every case")
+    parts = []
+    for stratum, cases in queries[["query_id", "stratum"]].groupby("stratum", sort=True):
+        if len(cases) < 2:
+            raise InputError(f"split: stratum {stratum!r} has {len(cases)} case; expected 2 or more")
+        ordered = cases.assign(_key=stable_order(cases["query_id"], salt)).sort_values(["_key", "query_id"])
+        total = min(len(ordered), calibration + analysis)
+        first = int(np.clip(round(total * calibration / (calibration + analysis)), 1, total - 1))
+        chosen = ordered.head(total).drop(columns="_key")
+        parts.append(chosen.assign(split=np.repeat(SPLITS, [first, total - first])))
+    return pd.concat(parts, ignore_index=True)
+
+
+def candidates(records: Records, rankings: pd.DataFrame, *, top_k: int | None = None) -> pd.DataFrame:
+    """List the candidates that a verifier is to judge: the rows of one arm, with what is known about each.
+
+    Parameters
+    ----------
+    records : Records
+        Validated tables.
+    rankings : DataFrame
+        Contract rankings of exactly one arm.
+    top_k : int, optional
+        Keep only the first ranks.
+
+    Returns
+    -------
+    DataFrame
+        One row per candidate: ``query_id``, ``memory_id``, ``rank``; the boolean columns of ``label_ranked``;
+        ``violation`` (boolean: known to be inadmissible, known not to be, ``<NA>``); ``anchor`` (str: the anchor
+        it stands for, missing if none); ``source``, ``group``, ``stratum`` of the query.
+
+    Raises
+    ------
+    InputError
+        Several arms, or unknown ids.
+    """
+    arms = rankings["arm"].unique()
+    if len(arms) != 1:
+        raise InputError(f"candidates: rankings hold {len(arms)} arms; expected one, the route to filter")
+    rows = rankings if top_k is None else rankings[rankings["rank"] <= top_k]
+    out = label_ranked(records, rows)[["query_id", "memory_id", "rank", *_LABELS]]
+    out["violation"] = ~out["admissible"]
+    out = out.merge(_anchor_names(records), on=["query_id", "memory_id"], how="left", validate="many_to_one")
+    about = records.queries[["query_id", "source", "group", "stratum"]]
+    return out.merge(about, on="query_id", how="left", validate="many_to_one")
+
+
+_LABELS = ("relevant", "scope", "policy", "lifecycle", "admissible", "usable")
+
+
+def _anchor_names(records: Records) -> pd.DataFrame:
+    """Return query_id, memory_id, anchor: memories without an anchor id stand for themselves."""
+    anchors = anchors_of(records)
+    # the prefix keeps an anchor id from being taken for a memory id of the same spelling
+    shared = "a:" + anchors["anchor_id"].astype("str")
+    own = "m:" + anchors["memory_id"].astype("str")
+    named = anchors.assign(anchor=shared.where(anchors["anchor_id"].notna(), own))
+    kept = named.sort_values("anchor").drop_duplicates(["query_id", "memory_id"])
+    return kept[["query_id", "memory_id", "anchor"]]
