@@ -1,6 +1,6 @@
 """What the parameters of the chapters may be, in one place.
 
-`companion.book.runs` asks before a kernel starts, and every chapter asks again in the first cell behind its parameters, so
+`companion.book.runs` asks before a kernel starts, and every chapter asks again behind its parameters, so
 that plain papermill gives the same answer. The functions a chapter calls check their own arguments too; this table is
 about what a *chapter* can use: the depth to which its rankings are frozen, the arms that its text needs.
 """

@@ -236,7 +236,7 @@ def score_partitions(
     defaults: Mapping[str, bool] | None = None,
     say: Say | None = None,
 ) -> pd.DataFrame:
-    """Score partitioned records; the result is what ``scoring.score_routes`` gives for the whole tables, bit for bit."""
+    """Score partitioned records: what ``score_routes`` gives for the whole tables, bit for bit."""
     folder = Path(folder).resolve()
     parts = list_parts(folder)
     queries = tables.read_table(folder / "queries.parquet", "queries")

@@ -245,7 +245,7 @@ def _item_shares(labelled: pd.DataFrame) -> pd.DataFrame:
 
 
 def telling_query(study: Study) -> str:
-    """Choose the query whose routes show most: all three statuses in a feasible matched prefix, then many violations."""
+    """Choose the query whose routes show most: all three statuses in a feasible prefix, then many violations."""
     table = study.per_query[study.per_query["feasible"] == 1]
     if table.empty:
         raise InputError("no query reaches the target recall under any arm: nothing to walk through")
