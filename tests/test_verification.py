@@ -282,9 +282,9 @@ def test_controlled_measures_of_known_verifiers() -> None:
         return float(role == "irrelevant_inadmissible" or (role == "focal" and condition == "block"))
 
     def value(units: pd.DataFrame) -> list[float]:
-        return v.controlled_measures(units, 0.5, replicates=50)["estimate"].tolist()
+        return v.controlled_measures(units, 0.5)["estimate"].tolist()
 
-    perfect = v.controlled_measures(controlled_units(truth), 0.5, replicates=50)
+    perfect = v.controlled_measures(controlled_units(truth), 0.5)
     assert perfect["n"].tolist() == [32, 64, 64, 64] and perfect["metric"].tolist() == list(v.CONTROLLED)
     assert value(controlled_units(truth)) == [1, 0, 0, 0]
     assert value(controlled_units(lambda *_: 1.0)) == [0, 0, 1, 0]
@@ -305,3 +305,41 @@ def test_incomplete_controlled_pairs_are_refused() -> None:
         v.controlled_measures(pd.concat([units, units.iloc[:1]]), 0.5)
     with pytest.raises(InputError, match="'perhaps'"):
         v.controlled_measures(units.replace({"condition": {"allow": "perhaps"}}), 0.5)
+
+
+def test_the_papers_controlled_pairs_give_its_figures() -> None:
+    """Estimates exact; the file of verdicts gives overflip again by another path."""
+    told = published.figures("C11-controlled").set_index(["subject", "metric"])["published"]
+    ours = v.pair_measures(v.published_pairs()).set_index(["verifier", "metric"])
+    verdicts = v.control_measures().set_index(["verifier", "metric"])["estimate"]
+    for (verifier, metric), value in told.items():
+        for table in (ours["estimate"], verdicts):
+            assert table.get((verifier, metric), value) == pytest.approx(value, abs=1e-12)
+        assert (verifier, metric) in ours.index or (verifier, metric) in verdicts.index
+    row = ours.loc[("gpt-5.6-sol", "stable_overflip")]
+    assert (row["low"], row["high"], row["n"]) == (0.109375, 0.3125, 64)
+    assert ours.loc[("deepseek-v4-pro", "focal_consistency"), ["low", "high"]].tolist() == [0.59375, 0.84375]
+    axes = v.pair_measures(v.published_pairs(), by=("verifier", "axis"))
+    focal = axes[axes["metric"] == "focal_consistency"].groupby("verifier")["estimate"].mean()
+    assert focal["deepseek-v4-pro"] == pytest.approx(23 / 32)
+    assert set(axes["n"][axes["metric"] == "focal_consistency"]) == {8}
+
+
+def test_transitions_count_every_control_once() -> None:
+    table = v.transitions()
+    assert len(table) == 3 * 2 * 9 and (table.groupby(["verifier", "control"])["pairs"].sum() == 32).all()
+    cell = table.set_index(["verifier", "control", "allow_verdict", "block_verdict"])["pairs"]
+    assert cell["gpt-5.6-sol", "stable_admissible", "inadmissible", "admissible"] == 7
+    assert cell["gpt-5.6-sol", "stable_inadmissible", "inadmissible", "admissible"] == 2
+
+
+def test_the_papers_auc_is_the_mean_over_strata_with_a_violation() -> None:
+    for name, value in v.stratum_means("roc_auc").items():
+        told = published.figure("C11", str(name), "selected_operating_point", "roc_auc")["published"]
+        assert value == pytest.approx(told, abs=1e-12)
+    strata = v.published_strata().set_index(["verifier", "stratum"])
+    assert strata.loc[("gemini-3.6-flash", "memops/history"), "roc_auc"] < 0.5
+    assert set(strata[strata["violations"] == 0].index.get_level_values("stratum")) == {"rhelm/current"}
+    assert v.stratum_means("accuracy", "query_intent")["gpt-5.6-sol"] == pytest.approx((17 + 23 + 3) / 72)
+    with pytest.raises(InputError, match="axis 'colour'"):
+        v.published_strata("colour")

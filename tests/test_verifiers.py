@@ -262,9 +262,9 @@ def test_controlled_units_are_complete_and_their_metadata_decide_them() -> None:
     units = verifiers.controlled_units()
     assert len(units) == 16 * 2 * 2 * 3 and not units.duplicated(["query_id", "memory_id"]).any()
     judged = judge(ReleasedMetadata(), units)
-    got = v.controlled_measures(judged, 0.5, replicates=50)
+    got = v.controlled_measures(judged, 0.5)
     assert got["estimate"].tolist() == [1, 0, 0, 0] and got["n"].tolist() == [32, 64, 64, 64]
     pairs = units[units["candidate_role"] == "focal"].groupby(["scenario", "pair"])
     assert (pairs["query_text"].nunique() == 2).all() and (pairs["memory_text"].nunique() < 2).all()
-    keep = v.controlled_measures(judge(KeepAll(), units), 0.5, replicates=50)
+    keep = v.controlled_measures(judge(KeepAll(), units), 0.5)
     assert keep["estimate"].tolist() == [0, 0, 0, 1]

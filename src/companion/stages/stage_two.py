@@ -146,12 +146,12 @@ def controlled(
 ) -> pd.DataFrame:
     """Put calibrated verifiers to our controlled pairs."""
     units = verifiers.controlled_units()
-    options: dict[str, Any] = {"replicates": replicates, "confidence": confidence, "seed": seed}
+    options = bootstrap.Resampling(replicates, confidence, seed)
     parts = []
     for j in judged:
         if isinstance(j.verifier, verifiers.Replay) or not set(j.verifier.needs) <= set(units):
             continue
-        table = verification.controlled_measures(verifiers.judge(j.verifier, units), threshold, **options)
+        table = verification.controlled_measures(verifiers.judge(j.verifier, units), threshold, options)
         parts.append(table.assign(verifier=j.verifier.name))
     columns = ["verifier", "metric", "estimate", "low", "high", "n"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)

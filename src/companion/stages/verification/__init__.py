@@ -1,7 +1,16 @@
 """Stage two: how well a verifier tells violations apart, and what filtering costs (Protocol section 6)."""
 
 from companion.stages.verification.cases import candidates, split_cases, stable_order
-from companion.stages.verification.controlled import CONTROLLED, controlled_measures
+from companion.stages.verification.controlled import (
+    CONTROLLED,
+    control_measures,
+    controlled_measures,
+    pair_measures,
+    published_pairs,
+    published_strata,
+    stratum_means,
+    transitions,
+)
 from companion.stages.verification.curves import (
     FALSE_DENIAL_LIMIT,
     KEEP_ALL,
@@ -27,6 +36,7 @@ __all__ = [
     "bar",
     "calibration_error",
     "candidates",
+    "control_measures",
     "controlled_measures",
     "curve_routes",
     "dropped",
@@ -34,7 +44,10 @@ __all__ = [
     "matching_thresholds",
     "measure",
     "operating_curve",
+    "pair_measures",
     "published_curves",
+    "published_pairs",
+    "published_strata",
     "rate_intervals",
     "recomputable",
     "route_effects",
@@ -42,4 +55,6 @@ __all__ = [
     "select",
     "split_cases",
     "stable_order",
+    "stratum_means",
+    "transitions",
 ]
