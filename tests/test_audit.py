@@ -15,13 +15,13 @@ from _site import Visit, open_browser
 from bs4 import BeautifulSoup
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted import ROUTE, demo_records, plant
 from typer.testing import CliRunner
 
 from companion import scoring
 from companion.audit import Context, FaultsError, Options, audit, findings, guard, read_csv, report, take_in, unguard
 from companion.audit.cells import shown, write_csv
 from companion.audit.narrowing import macro_width, narrowing, over_arms, remaining
-from companion.audit.planted import ROUTE, demo_records, plant
 from companion.cli import app
 from companion.errors import InputError
 from companion.paths import data_dir

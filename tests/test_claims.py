@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+import datacard
 import pandas as pd
 import pytest
 from _site import ROOT
 from bs4 import BeautifulSoup
 
-from companion import datacard
 from companion.book import claims, runs
 from companion.errors import InputError
 from companion.stages import findings, published
@@ -168,7 +168,7 @@ def test_the_data_card_lists_every_file_with_its_sum():
     card = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
     listed = datacard.listed(card)
     files = {path: digest for path, digest in runs.data_hashes().items() if path != datacard.CARD}
-    assert listed == files, "run: python -m companion.datacard"
+    assert listed == files, "run: python tools/datacard.py"
     assert all(re.search(rf"^\| {re.escape(path)} \|.*\| (MIT|facts) \|$", card, re.MULTILINE) for path in files)
 
 

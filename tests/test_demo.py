@@ -5,14 +5,15 @@ import json
 import re
 from pathlib import Path
 
+import demo as generator
 import numpy as np
 import pandas as pd
 import pytest
+from demo import READERS, SUBJECTS, structure
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from companion.corpora import demo
 from companion.corpora import load as load_corpus
-from companion.corpora.demo_generator import READERS, SUBJECTS, structure
 from companion.errors import InputError
 from companion.tables import read_table
 
@@ -294,7 +295,7 @@ def test_every_choice_has_two_or_three_ways():
 
 
 def test_the_committed_files_are_what_the_generator_makes(tmp_path):
-    for name, path in demo.write_committed(tmp_path).items():
+    for name, path in generator.write_committed(tmp_path).items():
         assert path.read_bytes() == (demo.demo_dir() / demo.FILES[name]).read_bytes(), f"run the generator: {name}"
 
 
@@ -306,14 +307,14 @@ def test_readme_states_the_sums():
 
 def test_write_committed_updates_a_readme(tmp_path):
     (tmp_path / "README.md").write_text("before\n<!-- sums -->\nold\n<!-- /sums -->\nafter\n", encoding="utf-8")
-    demo.write_committed(tmp_path)
+    generator.write_committed(tmp_path)
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert all(total in text for total in demo.checksums(tmp_path).values())
+    assert all(total in text for total in generator.checksums(tmp_path).values())
 
 
 def test_larger_corpora_begin_with_the_committed_one():
-    small, large = demo.generate(1), demo.generate(3)
+    small, large = generator.generate(1), generator.generate(3)
     for one, three in zip(small, large, strict=True):
         assert len(three) == 3 * len(one)
         pd.testing.assert_frame_equal(three.iloc[: len(one)], one)
@@ -330,7 +331,7 @@ def test_larger_corpora_begin_with_the_committed_one():
 
 
 def test_the_seed_changes_the_surface_only():
-    first, again, other = demo.generate(1, 5), demo.generate(1, 5), demo.generate(1, 6)
+    first, again, other = generator.generate(1, 5), generator.generate(1, 5), generator.generate(1, 6)
     for one, same in zip(first, again, strict=True):
         pd.testing.assert_frame_equal(one, same)
     assert (first[0]["text"] != other[0]["text"]).mean() > 0.7
@@ -339,9 +340,9 @@ def test_the_seed_changes_the_surface_only():
 
 
 def test_scaled_files_hold_the_generated_rows(tmp_path):
-    paths = demo.write_scaled(tmp_path, 22, 1)  # more than one block of twenty
+    paths = generator.write_scaled(tmp_path, 22, 1)  # more than one block of twenty
     assert sorted(path.name for path in tmp_path.iterdir()) == ["labels.parquet", "memories.parquet", "queries.parquet"]
-    for (name, path), frame in zip(paths.items(), demo.generate(22, 1), strict=True):
+    for (name, path), frame in zip(paths.items(), generator.generate(22, 1), strict=True):
         table = read_table(path, name)
         assert len(table) == len(frame)
         for column in ("memory_id", "query_id", "text", "time", "policy", "anchor_id"):
@@ -357,9 +358,9 @@ def test_scaled_files_hold_the_generated_rows(tmp_path):
 @pytest.mark.parametrize(("scale", "seed"), [(0, 0), (1001, 0), (1.5, 0), (True, 0), (1, -1), (1, "a")])
 def test_bad_sizes_are_refused(scale, seed, tmp_path):
     with pytest.raises(InputError, match="expected a whole number"):
-        demo.generate(scale, seed)
+        generator.generate(scale, seed)
     with pytest.raises(InputError, match="expected a whole number"):
-        demo.write_scaled(tmp_path, scale, seed)
+        generator.write_scaled(tmp_path, scale, seed)
     assert not list(tmp_path.iterdir())
 
 
@@ -383,7 +384,7 @@ def test_notes_explain_the_unresolved(corpus):
 def test_missing_or_broken_folders_are_refused(tmp_path):
     with pytest.raises(InputError, match="expected the demo corpus"):
         demo.load(tmp_path)
-    demo.write_committed(tmp_path)
+    generator.write_committed(tmp_path)
     path = Path(tmp_path) / "memories.jsonl"
     first, rest = path.read_text(encoding="utf-8").split("\n", 1)
     broken = json.loads(first) | {"order": None}

@@ -1,12 +1,12 @@
 """The data card: every committed data file with its origin, licence, size and SHA-256 (``data/README.md``).
 
-``python -m companion.datacard`` writes the table anew after files have changed; the prose around it stays.
+``python tools/datacard.py`` writes the table anew after files have changed; the prose around it stays.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-import tempfile
 from pathlib import Path
 
 import pandas as pd
@@ -27,6 +27,11 @@ ORIGIN: dict[str, tuple[str, str]] = {
     "frozen/gatemem": ("our runs on GateMem, github.com/rzhub/GateMem: identifiers and numbers, no text", "MIT"),
     "corruption/rhelm": ("our corruption study on RHELM: identifiers and numbers, no text", "MIT"),
     "corruption/gatemem": ("our corruption study on GateMem: identifiers and numbers, no text", "MIT"),
+    "open_questions/rhelm": ("our runs for chapter 08 on RHELM: identifiers and numbers, no text", "MIT"),
+    "open_questions/gatemem": (
+        "our runs for chapter 08 on GateMem: identifiers and numbers, no text",
+        "MIT",
+    ),
     "frozen": ("our runs: identifiers and numbers, no text", "MIT"),
     "corruption": ("our corruption studies: identifiers and numbers, no text", "MIT"),
 }
@@ -44,15 +49,13 @@ def origin_of(path: str) -> tuple[str, str]:
 
 def table() -> pd.DataFrame:
     """List the data files as they are now."""
-    from companion.book import runs
-
     root = data_dir()
     rows = []
     for path in sorted(p for p in root.rglob("*") if p.is_file() and not p.name.startswith(".")):
         name = path.relative_to(root).as_posix()
         if name != CARD:
             origin, licence = ("description", "MIT") if path.name == CARD else origin_of(name)
-            rows.append((name, path.stat().st_size, runs.sha256(path), origin, licence))
+            rows.append((name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest(), origin, licence))
     return pd.DataFrame(rows, columns=["file", "bytes", "sha256", "origin", "licence"])
 
 
@@ -75,10 +78,7 @@ def update(path: Path | None = None) -> Path:
     if not _SUMS.search(text):
         raise InputError(f"{card}: no table between <!-- files --> and <!-- /files -->")
     fresh = render(table())
-    with tempfile.NamedTemporaryFile("w", dir=card.parent, prefix=".card-", delete=False, encoding="utf-8") as file:
-        file.write(_SUMS.sub(lambda _: fresh, text))
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(card)
+    card.write_text(_SUMS.sub(lambda _: fresh, text), encoding="utf-8")
     return card
 
 

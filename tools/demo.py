@@ -1,11 +1,14 @@
 """Make the demo corpus, at the committed size or up to a thousand times larger.
 
+``python tools/demo.py`` writes ``data/demo`` anew, with the sums in its README; ``python tools/demo.py FOLDER SCALE``
+writes a larger corpus as Parquet. The authored sentences and questions stand in ``tools/demo_content``.
+
 What decides a label is authored once per sentence: its state, its restriction, what it copies, which question needs
 it. This *structure* (`structure`) is the same in every replica; names, dates, doses and amounts are drawn anew. Scale
 ``n`` is ``n`` replicas of twelve principals, so labels are one integer table whose ids are substituted, and
 scale 1,000 takes minutes.
 
-The rules (Protocol section 1, with the choices it leaves open):
+The rules (three-valued logic, with the choices it leaves open):
 
 scope
     1 within the principal's namespace, 0 outside; unresolved where the ownership of a memory is doubtful.
@@ -27,13 +30,14 @@ relevant
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from random import Random
@@ -42,12 +46,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from casts import CASTS, Slots
 
 from companion import logic
-from companion.corpora._demo_content.casts import CASTS, Slots
+from companion.corpora.demo import FILES, demo_dir
 from companion.errors import InputError
-from companion.tables import atomic_path
+from companion.tables import atomic_path, write_table
 
+CONTENT = Path(__file__).parent / "demo_content"
 VARIANTS = "abc"
 """The three principals of a setting in one replica: twins in part, each with memories of its own."""
 
@@ -180,7 +186,7 @@ def _lay_out(kind: str) -> pd.DataFrame:
     """Give every principal its sentences (or questions), in order of time."""
     parts = []
     for setting in CASTS:
-        source = files("companion.corpora._demo_content") / f"{setting}_{kind}.psv"
+        source = CONTENT / f"{setting}_{kind}.psv"
         with source.open(encoding="utf-8") as file:
             authored = pd.read_csv(file, sep="|", dtype="str", keep_default_na=False, quoting=3)
         parts += [_of_variant(authored, setting, variant) for variant in range(len(VARIANTS))]
@@ -582,3 +588,32 @@ def _check(scale: int, seed: int) -> None:
         raise InputError(f"scale is {scale!r}; expected a whole number from 1 to {MAX_SCALE}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed is {seed!r}; expected a whole number, 0 or more")
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """Sha256 of the three files."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES.values()}
+
+
+def write_committed(folder: str | PathLike[str]) -> dict[str, Path]:
+    """Write the three files of scale 1 and seed 0, and bring the sums and counts in the folder's README up to date."""
+    tables = dict(zip(FILES, generate(1, 0), strict=True))
+    paths = {name: write_table(frame, Path(folder) / FILES[name]) for name, frame in tables.items()}
+    readme = Path(folder) / "README.md"
+    if readme.is_file():
+        sums = checksums(Path(folder))
+        lines = ["| file | rows | sha256 |", "| --- | ---: | --- |"]
+        lines += [f"| {FILES[name]} | {len(frame):,} | `{sums[FILES[name]]}` |" for name, frame in tables.items()]
+        block = "<!-- sums -->\n" + "\n".join(lines) + "\n<!-- /sums -->"
+        old = readme.read_text(encoding="utf-8")
+        readme.write_text(re.sub(r"<!-- sums -->.*<!-- /sums -->", block, old, flags=re.DOTALL), encoding="utf-8")
+    return paths
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        written = write_scaled(sys.argv[1], *map(int, sys.argv[2:]))
+    else:
+        written = write_committed(sys.argv[1] if len(sys.argv) > 1 else demo_dir())
+    for path in written.values():
+        print(path)
