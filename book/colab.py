@@ -25,7 +25,8 @@ home = pathlib.Path("companion").resolve()
 if not home.exists():
     subprocess.run(["git", "clone", "--depth", "1", "--branch", {branch!r}, {url!r}, str(home)], check=True)
 if importlib.util.find_spec("companion") is None:
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", str(home)], check=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--constraint", str(home / "constraints.txt")]
+    subprocess.run([*command, "--editable", f"{{home}}[all]"], check=True)
     sys.path.insert(0, str(home / "src"))  # a kernel that runs already does not look for new packages
 os.environ["COMPANION_PROJECT"] = str(home)
 os.chdir(home / "notebooks")

@@ -7,6 +7,7 @@ import graphlib
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -14,24 +15,25 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from companion.extras import EXTRAS
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "companion"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 #: The floors of the package, lowest first. A module may import from its own floor and from lower ones.
 FLOORS = [
-    {"errors"},
-    {"logic", "bootstrap", "paths"},
-    {"tables"},
-    {"scoring", "exposure", "verification", "corruption", "agreement", "ledger", "disclosure"},
-    {"retrieval"},
-    {"corpora"},
-    {"studies"},
-    {"figures", "parameters"},
-    {"runs", "book"},
-    {"cli"},
+    {"", "errors", "paths", "extras"},
+    {"logic", "tables", "cluster"},
+    {"labels", "scoring", "bootstrap", "exposure"},
+    {"retrieval", "corpora", "ledger", "importers"},
+    {"stages"},
+    {"audit"},
+    {"book"},
+    {"cli", "__main__"},
 ]
 FLOOR = {name: level for level, names in enumerate(FLOORS) for name in names}
+CORE = ("logic", "labels", "scoring", "bootstrap", "exposure")
 
 
 def _normal(name: str) -> str:
@@ -44,50 +46,115 @@ def _pins() -> dict[str, str]:
     return {_normal(name): version for name, version in pairs}
 
 
-def _imports(path: Path) -> set[str]:
-    """Return the top-level parts of the package that a file imports, also inside functions."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            parts = node.module.split(".")
-            if parts == ["companion"]:
-                found |= {alias.name for alias in node.names}
-            elif parts[0] == "companion":
-                found.add(parts[1])
-        elif isinstance(node, ast.Import):
-            found |= {
-                alias.name.split(".")[1]
-                for alias in node.names
-                if alias.name.startswith("companion.") and alias.name.count(".")
-            }
-    return found
+def _modules() -> dict[str, Path]:
+    """Return every module of the package by its name within it: "" for the package itself, "tables.files", ..."""
+    paths = {path.relative_to(PACKAGE).with_suffix(""): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return {".".join(name.parts).removesuffix("__init__").removesuffix("."): path for name, path in paths.items()}
 
 
-def _graph() -> dict[str, set[str]]:
-    modules = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir() if path.name[0] not in "_."}
-    graph: dict[str, set[str]] = {}
-    for path in PACKAGE.rglob("*.py"):
-        top = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if top != "__init__":
-            graph.setdefault(top, set()).update((_imports(path) & modules) - {top})
+class _Imports(ast.NodeVisitor):
+    """The modules of the package that a module imports, also inside functions; what only types need is left out."""
+
+    def __init__(self, known: set[str]) -> None:
+        self.known, self.found, self.outside = known, set(), set()
+
+    def visit_If(self, node):
+        if "TYPE_CHECKING" not in ast.unparse(node.test):
+            self.generic_visit(node)
+
+    def visit_Import(self, node):
+        for alias in node.names:
+            self._add(alias.name)
+
+    def visit_ImportFrom(self, node):
+        assert node.level == 0, "relative import"
+        below = [f"{node.module}.{alias.name}" for alias in node.names]
+        modules = [name for name in below if name.removeprefix("companion.") in self.known]
+        for name in modules if len(modules) == len(below) else [node.module, *modules]:
+            self._add(name)
+
+    def _add(self, name: str) -> None:
+        top, _, rest = name.partition(".")
+        if top != "companion":
+            self.outside.add(top)
+            return
+        while rest and rest not in self.known:
+            rest = rest.rpartition(".")[0]
+        self.found.add(rest)
+
+
+def _graph() -> dict[str, _Imports]:
+    modules = _modules()
+    graph = {}
+    for name, path in modules.items():
+        graph[name] = _Imports(set(modules))
+        graph[name].visit(ast.parse(path.read_text(encoding="utf-8")))
     return graph
 
 
-def test_lower_floors_never_import_higher_ones():
-    graph = _graph()
-    assert FLOOR.keys() <= graph.keys(), "the map of floors names a module that is gone"
+def _floor(name: str) -> int:
+    assert name.partition(".")[0] in FLOOR, f"{name}: on no floor"
+    return FLOOR[name.partition(".")[0]]
+
+
+@pytest.mark.xfail(reason="until every part has moved in")
+def test_no_module_imports_from_a_higher_floor():
     wrong = [
-        f"{module} imports {other}"
-        for module, others in graph.items()
-        for other in others
-        if module in FLOOR and other in FLOOR and FLOOR[other] > FLOOR[module]
+        f"{name} imports {other}"
+        for name, imports in _graph().items()
+        for other in imports.found
+        if _floor(other) > _floor(name) and (name, other) != ("", "ledger")  # loaded when first named
     ]
     assert wrong == []
 
 
-def test_no_two_parts_of_the_package_need_each_other():
-    # Whatever is not on the map of floors must at least find a place between them.
-    graphlib.TopologicalSorter(_graph()).prepare()
+def test_no_two_modules_need_each_other():
+    graph = {name: imports.found - {"", name} for name, imports in _graph().items() if name}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.xfail(reason="until every part has moved in")
+def test_the_house_stays_small():
+    lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in _modules().items()}
+    assert sum(lines.values()) <= 16_500
+    assert sum(lines[name] for name in CORE) <= 1_500
+    assert {name: count for name, count in lines.items() if count > 400} == {}
+
+
+@pytest.mark.xfail(reason="until every part has moved in")
+def test_the_core_reads_and_writes_nothing():
+    for name in CORE:
+        imports = _graph()[name]
+        assert not imports.outside & {"os", "pathlib", "io", "sys", "subprocess", "pyarrow"}, name
+        calls = [node.func for node in ast.walk(ast.parse(_modules()[name].read_text())) if isinstance(node, ast.Call)]
+        assert not [call.id for call in calls if isinstance(call, ast.Name) and call.id in ("open", "print")], name
+
+
+def test_every_import_is_declared():
+    """What a module imports comes from the standard library, the base installation, or an extra that is named."""
+    named = {
+        "PIL": "pillow",
+        "bs4": "beautifulsoup4",
+        "faiss": "faiss-cpu",
+        "yaml": "pyyaml",
+        "sklearn": "scikit-learn",
+    }
+    named |= {"vl_convert": "vl-convert-python", "IPython": "ipython", "markdown_it": "markdown-it-py"}
+    extras = PROJECT["optional-dependencies"]
+    base = {_normal(Requirement(item).name) for item in PROJECT["dependencies"]}
+    brought = {
+        _normal(Requirement(item).name): extra
+        for extra, items in extras.items()
+        if extra not in ("dev", "all")
+        for item in items
+    }
+    wrong = []
+    for name, imports in _graph().items():
+        for module in sorted(imports.outside - sys.stdlib_module_names - {"__future__"}):
+            package = _normal(named.get(module, module))
+            if package not in base and (brought.get(package) is None or EXTRAS.get(module) != brought[package]):
+                wrong.append(f"{name} imports {module}")
+    assert wrong == []
 
 
 def test_every_dependency_is_pinned_within_its_range():
@@ -99,6 +166,8 @@ def test_every_dependency_is_pinned_within_its_range():
     wrong = []
     for text in listed:
         requirement = Requirement(text)
+        if requirement.name == PROJECT["name"]:  # its own extras
+            continue
         version = pins.get(_normal(requirement.name))
         if version is None:
             wrong.append(f"{requirement.name} has no pin")
@@ -122,7 +191,7 @@ def test_the_conda_environment_is_in_step_with_the_pins():
     python = next(item for item in packages if item.startswith("python=")).partition("=")[2]
     assert python in PROJECT["requires-python"] or python == "3.11"
     pip = next(item["pip"] for item in environment["dependencies"] if isinstance(item, dict))
-    assert pip == ["--constraint constraints.txt", "--editable ."]
+    assert pip == ["--constraint constraints.txt", "--editable .[all]"]
 
 
 def test_the_citation_names_companion_and_paper():

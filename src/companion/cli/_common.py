@@ -4,31 +4,50 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 
 from companion.errors import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 JSON_OPTION = typer.Option(False, "--json", help="Print JSON on standard output instead of a table.")
+
+_FORMATS = ("text", "markdown", "latex")
+_chosen = {"format": "text"}
+
+
+def _choose(value: str) -> str:
+    if value not in _FORMATS:
+        raise InputError(f"--format {value}: expected one of {', '.join(_FORMATS)}")
+    _chosen["format"] = value
+    return value
+
+
+def _with_format(
+    format: Annotated[
+        str, typer.Option(metavar="FORMAT", callback=_choose, help="Print tables as text, markdown or latex.")
+    ] = "text",
+) -> None:
+    """Carry the option to `add_format`: Typer makes options out of the signatures of functions only."""
+
+
+def add_format(command: Any) -> None:
+    """Add ``--format`` to a command that prints a table."""
+    holder = typer.Typer(add_completion=False)
+    holder.command()(_with_format)
+    option = typer.main.get_command(holder).params[0]
+    option.expose_value = False
+    command.params.append(option)
 
 
 def to_jsonable(value: Any) -> Any:
-    """Turn a table cell into what JSON can hold; undefined and unresolved become null.
-
-    Parameters
-    ----------
-    value : Any
-        A scalar from a data frame, or a container of such scalars.
-
-    Returns
-    -------
-    Any
-        ``None`` for NaN, ``<NA>`` and infinities, otherwise a plain Python object.
-    """
+    """Turn a table cell, or a container of cells, into what JSON can hold; undefined and unresolved become null."""
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -37,7 +56,8 @@ def to_jsonable(value: Any) -> Any:
         return str(value)
     if hasattr(value, "item"):
         value = value.item()
-    if value is None or value is pd.NA or value is pd.NaT:
+    # Without pandas here no value can be one of its two missing ones.
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
         return None
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -57,17 +77,8 @@ def print_json(value: Any) -> None:
 def refuse_overwriting(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
     """Refuse to write where a command reads, or two things into one file, before anything is written.
 
-    Parameters
-    ----------
-    outputs : iterable of Path or None
-        Files to write; those not asked for are None.
-    inputs : iterable of Path or None
-        Files and folders that are read. A folder stands for all that is, or could be, in it.
-
-    Raises
-    ------
-    InputError
-        If an output is an input, lies in a folder that is one, or is another output, once links are followed.
+    Outputs that nobody asked for are None. An input folder stands for all that is, or could be, in it. Links are
+    followed first.
     """
     read = [path for path in inputs if path is not None]
     seen: list[Path] = []
@@ -85,8 +96,11 @@ def refuse_overwriting(outputs: Iterable[Path | None], inputs: Iterable[Path | N
 
 
 def _same(one: Path, other: Path) -> bool:
-    # Two names of one file, such as hard links or another case, resolve differently.
-    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
+    try:
+        # Two names of one file, such as hard links or another case, resolve differently.
+        return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead in a circle, before Python 3.13
+        raise InputError(f"{one}: {getattr(error, 'strerror', None) or error}; expected the name of a file") from error
 
 
 def print_table(
@@ -95,38 +109,66 @@ def print_table(
     columns: Sequence[str] | Mapping[str, str] | None = None,
     formats: Mapping[str, str] | None = None,
 ) -> None:
-    """Print a table for people; undefined shows as an en dash.
+    """Print a table for people, in the form that ``--format`` asks for; undefined shows as an en dash.
 
-    Cell text is printed literally: square brackets in an id are not markup, control characters are escaped. Numbers
-    are never broken over lines; into a file or a pipe a table is as wide as it needs.
-
-    Parameters
-    ----------
-    table : DataFrame
-    title : str
-    columns : sequence of str, or mapping of column to heading, optional
-        Columns to show; headings are the names with spaces unless given.
-    formats : mapping of column to str, optional
-        Format specifications of numbers; default: four decimals, or one from 1,000 on.
+    ``columns`` are those to show, or a mapping of them to headings; ``formats`` the format specifications of numbers.
+    Cell text is printed literally: square brackets in an id are not markup, control characters are escaped. Into a
+    file or a pipe a table is as wide as it needs, or as COLUMNS says.
     """
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    shown = table if columns is None else table[list(columns)]
+    headings = columns if isinstance(columns, Mapping) else {}
+    names = [printable(headings.get(name, str(name).replace("_", " "))) for name in shown.columns]
+    numeric = [is_numeric_dtype(shown[name]) and not is_bool_dtype(shown[name]) for name in shown.columns]
+    specs = [(formats or {}).get(name) for name in shown.columns]
+    rows = [
+        [_cell(value, spec) for value, spec in zip(row, specs, strict=True)]
+        for row in shown.itertuples(index=False, name=None)
+    ]
+    write = {"markdown": _markdown, "latex": _latex, "text": _text}[_chosen["format"]]
+    write(printable(title), names, numeric, rows)
+
+
+def _markdown(title: str, names: list[str], numeric: list[bool], rows: list[list[str]]) -> None:
+    def line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    rule = line("---:" if number else "---" for number in numeric)
+    typer.echo("\n".join([*([f"**{title}**", ""] if title else []), line(names), rule, *map(line, rows), ""]))
+
+
+def _latex(title: str, names: list[str], numeric: list[bool], rows: list[list[str]]) -> None:
+    special = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}", "–": "--"}
+
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join("".join(special.get(c, c) for c in cell) for cell in cells) + r" \\"
+
+    body = [rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}", r"\toprule", line(names)]
+    body += [r"\midrule", *map(line, rows), r"\bottomrule", r"\end{tabular}"]
+    typer.echo("\n".join([*([f"% {title}"] if title else []), *body, ""]))
+
+
+def _text(title: str, names: list[str], numeric: list[bool], rows: list[list[str]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = table if columns is None else table[list(columns)]
-    headings = columns if isinstance(columns, Mapping) else {}
-    view = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in shown.columns:
-        numeric = pd.api.types.is_numeric_dtype(shown[name]) and not pd.api.types.is_bool_dtype(shown[name])
-        heading = headings.get(name, str(name).replace("_", " "))
-        view.add_column(heading, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric)
-    for row in shown.itertuples(index=False):
-        cells = zip(shown.columns, row, strict=True)
-        view.add_row(*(Text(_cell(value, (formats or {}).get(name))) for name, value in cells))
+    view = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for name, number in zip(names, numeric, strict=True):
+        view.add_column(Text(name), justify="right" if number else "left", overflow="fold", no_wrap=number)
+    for row in rows:
+        view.add_row(*map(Text, row))
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, 40 * len(shown.columns)))
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=max(console.width, 40 * len(names)))
     console.print(view)
 
 

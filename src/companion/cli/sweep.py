@@ -22,13 +22,12 @@ def register(app: typer.Typer) -> None:
 
 _SWEEP_HELP = """Run a notebook for every combination, or every entry, of a YAML file.
 
-```yaml
-notebook: 02-support
-parameters: {replicates: 2000}
-grid:
-  top_k: [5, 10, 20]
-  target_recall: [0.5, 0.8]
-```
+\b
+    notebook: 02-support
+    parameters: {replicates: 2000}
+    grid:
+      top_k: [5, 10, 20]
+      target_recall: [0.5, 0.8]
 
 In place of `grid`, `runs` lists the parameters of each run. Names and types of parameters are checked before
 anything runs. A sweep that was stopped goes on where it was: finished runs are kept, half-written and failed ones
