@@ -1,12 +1,14 @@
 """Figures and tables of the book: one look, one meaning per colour, no request to any other host.
 
-``show`` displays an Altair chart, ``show_still`` a seaborn figure, ``show_table`` a table, ``say`` makes a number
-available to the prose, and ``parameters_table`` lists the page's parameters.
+``chapter`` checks a page's parameters, ``glue`` makes numbers available to its prose, ``show`` displays an Altair
+chart or a seaborn figure, ``show_table`` a table, and ``parameters_table`` lists the page's parameters.
 """
 
+from companion.book.notebook import Chapter, chapter, glue
 from companion.book.palette import (
     ADMISSIBLE,
     ARM,
+    ARM_NAMES,
     CATEGORICAL,
     HATCH,
     INADMISSIBLE,
@@ -15,6 +17,7 @@ from companion.book.palette import (
     STATUS,
     UNRESOLVED,
     arm_colour,
+    arm_name,
     arm_scale,
     status_scale,
 )
@@ -37,6 +40,7 @@ from companion.book.theme import still_style
 __all__ = [
     "ADMISSIBLE",
     "ARM",
+    "ARM_NAMES",
     "CATEGORICAL",
     "HATCH",
     "INADMISSIBLE",
@@ -45,10 +49,14 @@ __all__ = [
     "STATUS",
     "UNRESOLVED",
     "Bundle",
+    "Chapter",
     "arm_colour",
+    "arm_name",
     "arm_scale",
     "bundle",
+    "chapter",
     "figure",
+    "glue",
     "interval",
     "number",
     "parameters_table",

@@ -58,6 +58,30 @@ ARM: dict[str, str] = {
     "cluster_router": SKY,
 }
 
+#: What readers call the arms; code names stand in tables once.
+ARM_NAMES: dict[str, str] = {
+    "global_dense": "search everything",
+    "global_bm25": "keywords, everything",
+    "global_bm25_dense_rrf": "keywords and meaning, everything",
+    "global_recency_dense": "search everything, newer first",
+    "namespace_dense": "own memories only",
+    "namespace_current_only": "own memories, current only",
+    "policy_only": "own memories, policy filter",
+    "lifecycle_only": "own memories, lifecycle filter",
+    "policy_and_lifecycle": "own memories, both filters",
+    "released_intent_lifecycle_v1": "own memories, both filters by intent",
+    "released_field_oracle": "own memories, released fields",
+    "namespace_policy_gate": "own memories, policy gate",
+    "namespace_text_verifier": "own memories, text verifier",
+    "global_post_filter_20": "search everything, filter 20",
+    "global_post_filter_100": "search everything, filter 100",
+    "global_post_filter_500": "search everything, filter 500",
+    "size_matched_random_partition": "random partition, same size",
+    "anchor_preserving_same_size": "random memories with all evidence",
+    "threshold_router": "router by similarity",
+    "cluster_router": "router by clusters",
+}
+
 _UNKNOWN = (GREEN, PURPLE, AMBER, SKY, SLATE)
 
 
@@ -66,12 +90,18 @@ def arm_colour(arm: str) -> str:
     return ARM.get(arm, _UNKNOWN[zlib.crc32(arm.encode()) % len(_UNKNOWN)])
 
 
+def arm_name(arm: str) -> str:
+    """Return what readers call a retrieval arm, or its own name where it has no other."""
+    return ARM_NAMES.get(arm, arm.replace("_", " "))
+
+
 def arm_scale(arms: Iterable[str]) -> alt.Scale:
-    """Return the Altair colour scale for these arms, in the order given."""
+    """Return the Altair colour scale for these arms, in the order given; readable names wear the same."""
     import altair as alt
 
     domain = list(dict.fromkeys(arms))
-    return alt.Scale(domain=domain, range=[arm_colour(arm) for arm in domain])
+    codes = {name: code for code, name in ARM_NAMES.items()}
+    return alt.Scale(domain=domain, range=[arm_colour(codes.get(arm, arm)) for arm in domain])
 
 
 def status_scale(

@@ -97,8 +97,25 @@ def show(
     formats: Mapping[str, Format] | None = None,
     intervals: Mapping[str, tuple[str, str]] | None = None,
 ) -> None:
-    """Display an Altair chart: live in the book and in JupyterLab, still in print and without scripts."""
-    _display(figure(chart, name=name, caption=caption, alt=alt, table=table, formats=formats, intervals=intervals))
+    """Display a figure: an Altair chart (live on the page, still in print), or a seaborn or matplotlib figure.
+
+    Parameters
+    ----------
+    chart : altair chart, matplotlib Figure, Axes, or seaborn grid
+        A still figure is drawn under :func:`still_style`.
+    name : str
+        Id of the figure on its page, ``fig-NAME``.
+    caption, alt : str
+        What the figure shows; what somebody who does not see it should know. Markdown in captions.
+    table : DataFrame, optional
+        The numbers behind it, folded below; a chart's own data if not given.
+    formats, intervals : mapping, optional
+        As for :func:`show_table`.
+    """
+    drawn = getattr(chart, "figure", None) if not hasattr(chart, "to_dict") else None
+    make: Any = figure if drawn is None and not hasattr(chart, "savefig") else still
+    made = chart if make is figure or drawn is None else drawn
+    _display(make(made, name=name, caption=caption, alt=alt, table=table, formats=formats, intervals=intervals))
 
 
 def still(
