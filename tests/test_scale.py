@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from companion import scoring, tables
 from companion.errors import InputError
+from companion.paths import only_writer
 from companion.stages import partitioned as scale
 
 QUERIES, ARMS, DEPTH, MEMORIES, PARTS = 120, 4, 12, 300, 6
@@ -101,10 +102,9 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("scheduler", [None, "threads"])
-def test_equals_the_whole_to_the_last_bit(whole, parts, options, scheduler):
+def test_equals_the_whole_to_the_last_bit(whole, parts, options):
     want = scoring.score_routes(tables.load_records(whole), **options)
-    got = scale.score_partitions(parts, scheduler=scheduler, **options)
+    got = scale.score_partitions(parts, **options)
     pd.testing.assert_frame_equal(got, want, check_exact=True)
     assert got["feasible"].isna().any()
     assert options.get("target_recall") == 0 or (got["any_violation"] == 1).any()
@@ -259,14 +259,21 @@ def test_a_partition_that_fails_leaves_nothing_in_the_way_of_the_next_one(whole,
             scale.partition({**source, "labels": bad}, out)
     assert not new.exists()
     assert list(given.iterdir()) == []
-    # What kill -9 leaves is hidden, and no reason to refuse the next attempt.
-    (given / ".partial" / "rankings").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"queries\.parquet is missing"):
-        scale.list_parts(given)
+    # What kill -9 leaves stands beside, hidden, and the next attempt removes it.
+    left = tmp_path / ".given.x1.partial"
+    (left / "rankings").mkdir(parents=True)
     for out in (new, given):
         scale.partition(source, out, rows_per_part=640)
         assert {path.name for path in out.iterdir()} == {path.name for path in parts.iterdir()}
         pd.testing.assert_frame_equal(scale.score_partitions(out), scale.score_partitions(parts), check_exact=True)
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_of_two_writers_one_wins(whole, tmp_path):
+    with only_writer(tmp_path / "out"), pytest.raises(InputError, match="another process writes here"):
+        scale.partition(whole, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    scale.partition(whole, tmp_path / "out")
 
 
 def test_an_id_column_that_is_no_text_is_refused_in_words(whole, tmp_path):

@@ -1,8 +1,13 @@
-"""Where the project's own files live: in a checkout, or in the copy that rides in the wheel."""
+"""Where the project's own files live, in a checkout or in the wheel, and folders that appear as a whole."""
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -36,3 +41,39 @@ def build_dir() -> Path:
     root = project_root()
     own = (root / "pyproject.toml").is_file() and os.access(root, os.W_OK)
     return root / "_build" if own else Path(platformdirs.user_cache_dir("companion")) / "build"
+
+
+@contextlib.contextmanager
+def only_writer(target: Path) -> Iterator[None]:
+    """Hold the lock beside a file or folder that is written; the system frees it however this process ends."""
+    from filelock import FileLock, Timeout
+
+    target = target.absolute()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.with_name(f".{target.name}.lock"), timeout=0) as lock:
+            yield
+            Path(lock.lock_file).unlink(missing_ok=True)
+    except Timeout as error:
+        raise InputError(f"{target}: another process writes here; wait for it, or choose another place") from error
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Give a folder to fill, and make it the new (or empty) folder ``out`` in one step when the block ends well."""
+    out = out.absolute()
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out}: expected a new or an empty folder")
+        with only_writer(out):
+            for left in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
+            try:
+                staging.chmod(0o755)
+                yield staging
+                staging.rename(out)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"{out}: {error.strerror or error}; expected a folder that can be written") from error
