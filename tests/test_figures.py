@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from companion import book as figures
-from companion.book import palette, stills, theme
+from companion.book import notebook, palette, stills, svg, theme
 from companion.book.kernel import find_parameters, parameters_frame, read_parameters
 from companion.book.tables import csv_link, table_html
 from companion.errors import InputError
@@ -52,13 +52,13 @@ def test_a_figure_carries_spec_still_caption_table_and_alt_text():
     page = soup(figures.figure(chart(), name="recall", caption="Recall, *by route*.", alt="Bars: one is longer."))
     assert page.figure["id"] == "fig-recall"
     assert page.figcaption.em.text == "by route"
-    assert page.select_one(".companion-live")["aria-label"] == page.img["alt"] == "Bars: one is longer."
+    still = page.select_one(".companion-still")
+    assert page.select_one(".companion-live")["aria-label"] == still["aria-label"] == "Bars: one is longer."
     spec = json.loads(page.select_one("script.companion-spec").string)
     assert spec["width"] == "container"
     assert spec["description"] == "Bars: one is longer."
-    svg = BeautifulSoup(unquote(page.img["src"].split(",", 1)[1]), "html.parser").svg
-    assert int(page.img["width"]) == pytest.approx(float(svg["width"]), abs=1)
-    assert "global_dense" in svg.text
+    assert still.svg["aria-hidden"] == "true"
+    assert "global_dense" in still.svg.text
     assert csv_of(page)["estimate"].tolist()[0] == 0.5
 
 
@@ -69,7 +69,7 @@ def test_text_in_the_data_cannot_run():
     assert [script["type"] for script in scripts] == ["application/json"]
     assert "<" not in scripts[0].string
     assert json.loads(scripts[0].string)  # still the same JSON
-    assert "<script>" not in unquote(page.img["src"])
+    assert "<script>" in page.select_one("figcaption").text  # shown, not run
 
 
 def test_the_place_of_sliders_is_kept():
@@ -118,23 +118,33 @@ def test_still_images_are_written_small_and_draw_the_same():
     data = pd.DataFrame({"x": [0.1, 1 / 3, 0.7], "y": ["one", "two <&\"' %23", "three"], "c": ["a", "b", "a"]})
     base = alt.Chart(data).encode(x="x:Q", y="y:N", color="c:N")
     pair = alt.layer(base.mark_bar(), base.mark_text(dx=4).encode(text="y:N")) | base.mark_point()
-    spec = {**pair.to_dict(), "config": theme.literal(theme.vega_config())}
-    svg = vl_convert.vegalite_to_svg(json.dumps(spec), allowed_base_urls=[])
-    small = stills.compact(svg)
-    assert len(small) < 0.5 * len(svg)
-    assert len(drawn(svg)) > 20
-    assert drawn(small) == drawn(svg)
-    heads = [re.match(r"<svg[^>]*>", text)[0] for text in (svg, small)]
+    spec = {**pair.to_dict(), "config": theme.vega_config()}
+    made = vl_convert.vegalite_to_svg(json.dumps(spec), allowed_base_urls=[])
+    small = svg.inline(made, "n")
+    assert len(small) < 0.6 * len(made)
+    assert len(drawn(made)) > 20
+    assert drawn(small) == drawn(made)
+    heads = [re.match(r"<svg[^>]*>", text)[0] for text in (made, small)]
     sides = [[re.search(rf'\b{key}="([^"]+)"', head)[1] for key in ("width", "height", "viewBox")] for head in heads]
     assert sides[0] == sides[1]
-    image = BeautifulSoup(f"<img src='{stills.data_url(small)}'>", "html.parser").img["src"]
-    assert not {"#", "'"} & set(image)
-    assert drawn(unquote(image.split(",", 1)[1])) == drawn(svg)
+
+
+def test_drawings_of_one_page_share_no_id_and_rule_nothing_outside():
+    source = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"><metadata/><defs><style>*{}'
+        '</style></defs><defs><path id="a" d="M1 1L2 2"/></defs>'
+        '<g id="unused"><use xlink:href="#a" fill="url(#b)"/></g></svg>'
+    )
+    page = BeautifulSoup(svg.inline(source, "one") + svg.inline(source, "two"), "html.parser")
+    assert [part["id"] for part in page.select("[id]")] == ["one-a", "two-a"]
+    assert [part["href"] for part in page.select("use")] == ["#one-a", "#two-a"]
+    assert "url(#one-b)" in str(page.svg)
+    assert not page.select("style, metadata")
 
 
 def test_the_same_figure_gives_the_same_bytes_in_another_process():
     code = (
-        "import altair as alt, pandas as pd; from companion import figures;"
+        "import altair as alt, pandas as pd; from companion import book as figures;"
         "d = pd.DataFrame({'a': ['x', 'y'], 'b': [1.0, 2.0]});"
         "print(figures.figure(alt.Chart(d).mark_bar().encode(x='b:Q', y='a:N'), name='n', caption='c', alt='a').data)"
     )
@@ -155,9 +165,9 @@ def test_unresolved_is_hatched_in_the_book_and_flat_grey_in_lab():
     data = pd.DataFrame({"state": ["admissible", "inadmissible", "unresolved"], "n": [1, 2, 3]})
     bars = alt.Chart(data).mark_bar().encode(x="n:Q", color=alt.Color("state:N", scale=figures.status_scale()))
     made = figures.figure(bars, name="states", caption="c", alt="a")
-    still = unquote(soup(made).img["src"])
-    assert '<pattern id="companion-hatch"' in still
-    assert "url(#companion-hatch)" in still
+    still = soup(made).select_one(".companion-still")
+    assert still.select_one("pattern")["id"] == "states-companion-hatch"
+    assert "url(#states-companion-hatch)" in str(still)
     assert palette.HATCH not in json.dumps(made.data["application/vnd.vegalite.v6+json"])
 
 
@@ -174,27 +184,27 @@ def test_a_figure_needs_words():
         figures.table(DATA, name="n", caption="")
 
 
-def test_a_still_figure_has_a_light_and_a_dark_image_and_is_deterministic():
+def test_a_seaborn_figure_follows_the_page_and_is_deterministic():
     import matplotlib
 
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
     def draw():
-        with figures.still_style():
-            fig, axes = plt.subplots(figsize=(5, 3))
+        with stills.canvas("Title", x="x") as axes:
             axes.plot([0, 1], [0, 1])
-            axes.set_title("Title")
-        return figures.still(fig, name="line", caption="c", alt="A line.")
+        return figures.figure(axes, name="line", caption="c", alt="A line.")
 
     first, second = draw(), draw()
     assert first.data == second.data
-    light, dark = soup(first).find_all("img")
-    assert {"only-light"} <= set(light["class"])
-    assert {"only-dark"} <= set(dark["class"])
-    assert theme.INK["light"]["--companion-ink"] in unquote(light["src"])
-    assert theme.INK["light"]["--companion-ink"] not in unquote(dark["src"])
-    assert theme.INK["dark"]["--companion-ink"] in unquote(dark["src"])
+    still = soup(first).select_one(".companion-still")
+    assert (still["role"], still["aria-label"]) == ("img", "A line.")
+    for name in ("ink", "muted", "grid"):
+        colour = theme.INK["light"][f"--companion-{name}"]
+        assert f"var(--companion-{name},{colour})" in str(still)
+        assert str(still).count(colour) == str(still).count(f",{colour})")
+    assert "CompanionSans" in str(still)  # drawn as outlines of the book's own letters
+    assert first.data["image/png"].startswith("iVBOR")
     assert not plt.get_fignums()
 
 
@@ -309,20 +319,83 @@ def test_the_parameters_cell_is_the_first_that_only_assigns_literals():
     assert [item.default for item in find_parameters(cells)] == [20]
 
 
-def test_say_gives_the_prose_its_number_and_the_record_its_headline(monkeypatch):
-    shown = []
-    monkeypatch.setattr(figures.render, "_display", shown.append)
-    figures.say("gap", np.float64(0.5), 0.25, np.nan, headline=True)
-    figures.say("gap", 0.5, 0.25, 0.75)
-    first, second = shown
+@pytest.fixture
+def displayed(monkeypatch):
+    made = []
+    monkeypatch.setattr(notebook, "display_bundle", made.append)
+    return made
+
+
+def glued(displayed):
     # Quoted, because the glue role reads plain text as a Python literal.
-    texts = [ast.literal_eval(made.data["application/papermill.record/text/plain"]) for made in shown]
-    assert texts == ["0.500", "0.500 [0.250, 0.750]"]
-    assert first.metadata["scrapbook"]["name"] == "gap"
-    record = first.data["application/papermill.record/" + figures.render.HEADLINE_MIME]
-    assert record == {"name": "gap", "estimate": 0.5, "low": 0.25, "high": None}
+    texts = [ast.literal_eval(made.data["application/papermill.record/text/plain"]) for made in displayed]
+    return dict(zip([made.metadata["scrapbook"]["name"] for made in displayed], texts, strict=True))
+
+
+def test_glue_takes_numbers_texts_and_estimates_several_at_once(displayed):
+    row = pd.DataFrame([{"estimate": np.float64(0.1013), "low": 0.0822, "high": 0.12, "metric": "recall"}])
+    notebook.glue(one=row, two=row.iloc[0], three=dict(row.iloc[0]), four=next(row.itertuples()), fmt="+.3f")
+    notebook.glue(n=np.int64(3767), x=0.5, corpus="rhelm", none={"estimate": 0.5, "low": 0.25, "high": np.nan})
+    found = glued(displayed)
+    assert {found.pop(name) for name in ("one", "two", "three", "four")} == {"+0.101 [+0.082, +0.120]"}
+    assert found == {"n": "3,767", "x": "0.500", "corpus": "rhelm", "none": "0.500"}
+    assert not [key for made in displayed for key in made.data if "headline" in key]
+
+
+@pytest.mark.parametrize(
+    ("fmt", "text"),
+    [("pp", "−8.5 points [−10.7, −6.4]"), ("pp0", "−9 points [−11, −6]"), ("%", "−8.5% [−10.7, −6.4]")],
+)
+def test_glue_writes_points_and_per_cent(displayed, fmt, text):
+    notebook.glue(loss={"estimate": -0.0854, "low": -0.107, "high": -0.064}, fmt=fmt)
+    assert glued(displayed) == {"loss": text}
+
+
+def test_a_headline_travels_with_its_number_and_its_text(displayed):
+    notebook.glue(gap={"estimate": np.float64(0.5), "low": 0.25, "high": np.nan}, headline=True, fmt="%0")
+    record = displayed[0].data["application/papermill.record/" + figures.render.HEADLINE_MIME]
+    assert record == {"name": "gap", "estimate": 0.5, "low": 0.25, "high": None, "text": "50%"}
     assert json.dumps(record)
-    assert all("headline" not in key for key in second.data)
+
+
+def test_glue_refuses_what_is_no_estimate():
+    with pytest.raises(InputError, match="a table of 2 rows"):
+        notebook.glue(x=pd.DataFrame({"estimate": [1, 2]}))
+    with pytest.raises(InputError, match="lower-case"):
+        notebook.glue(Recall=1)
+
+
+PARAMETERS = "# Depth.\ntop_k = 20\n# Seed.\nseed = 0\n"
+
+
+def test_a_page_at_its_defaults_shows_no_banner_and_may_assert_its_text(displayed):
+    page = notebook.chapter("x", {"In": ["", PARAMETERS], "top_k": 20, "seed": 0})
+    assert page.defaults
+    assert displayed == []
+
+
+def test_a_page_with_other_parameters_says_so_at_its_top(displayed):
+    page = notebook.chapter("x", {"In": ["", PARAMETERS, "# Parameters\ntop_k = 5\n"], "top_k": 5, "seed": 0})
+    assert not page.defaults
+    assert page.changed == ("top_k",)
+    told = soup(displayed[0]).select_one(".companion-banner")
+    assert "The text of this page describes the defaults" in told.text
+    assert "top_k = 5 (default 20)" in told.text
+    assert notebook.HEADLINES_MARK in displayed[0].data["text/html"]
+
+
+def test_a_misspelt_parameter_and_one_out_of_range_are_refused():
+    with pytest.raises(InputError, match="x has no parameter 'topk': expected one of top_k, seed"):
+        notebook.chapter("x", {"In": [PARAMETERS, "# Parameters\ntopk = 5\n"], "top_k": 20, "seed": 0})
+    with pytest.raises(InputError, match="replicates"):
+        notebook.chapter("00-front", {"In": ["replicates = 100"], "replicates": -1})
+
+
+def test_headlines_stand_beside_those_of_the_defaults():
+    yours = [{"name": "recall_gain", "estimate": 0.5, "low": 0.25, "high": 0.75, "text": "50%"}]
+    before = [{"name": "recall_gain", "estimate": 0.4, "low": 0.3, "high": 0.5}]
+    page = BeautifulSoup(notebook.headlines_html(yours, before), "html.parser")
+    assert [cell.text for cell in page.select("tbody th, tbody td")] == ["recall gain", "0.400 [0.300, 0.500]", "50%"]
 
 
 def luminance(colour):
@@ -364,7 +437,7 @@ def test_the_style_sheet_and_script_are_complete():
     assert "/*CONFIG*/" not in script
     for name, colour in theme.INK["dark"].items():
         assert f"{name}:{colour}" in css
-    used = set(re.findall(r"var\((--companion-[a-z]+)\)", css + json.dumps(theme.vega_config())))
+    used = set(re.findall(r"var\((--companion-[a-z]+)", css + json.dumps(theme.vega_config())))
     assert used <= {
         *theme.INK["light"],
         "--companion-soft",
@@ -378,11 +451,11 @@ def test_the_parameters_are_folded_until_one_is_changed():
     def page(top_k):
         made = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("companion.book.render._display", made.append)
+            patch.setattr(notebook, "display_bundle", made.append)
             figures.parameters_table({"top_k": top_k}, source="# Depth.\ntop_k = 20\n")
         return made[0].data["text/html"]
 
     assert "<details><summary>Parameters of this page: all at their defaults</summary>" in page(20)
     changed = page(5)
     assert "<details open><summary>Parameters of this page: 1 changed from the default</summary>" in changed
-    assert "<strong>changed</strong>" in changed
+    assert "5 (changed)" in changed

@@ -2,9 +2,10 @@
 
 ``chapter`` checks a page's parameters, ``glue`` makes numbers available to its prose, ``show`` displays an Altair
 chart or a seaborn figure, ``show_table`` a table, and ``parameters_table`` lists the page's parameters.
+:mod:`companion.book.charts` has the charts that chapters share.
 """
 
-from companion.book.notebook import Chapter, chapter, glue
+from companion.book.notebook import Chapter, chapter, glue, parameters_table, say  # noqa: F401
 from companion.book.palette import (
     ADMISSIBLE,
     ARM,
@@ -21,21 +22,11 @@ from companion.book.palette import (
     arm_scale,
     status_scale,
 )
-from companion.book.render import (
-    Bundle,
-    bundle,
-    figure,
-    parameters_table,
-    say,
-    show,
-    show_still,
-    show_table,
-    still,
-    style_sheet,
-    table,
-)
+from companion.book.render import Bundle, bundle, figure, show, show_table, style_sheet, table
 from companion.book.text import interval, number
 from companion.book.theme import still_style
+
+show_still, still = show, figure
 
 __all__ = [
     "ADMISSIBLE",
@@ -60,12 +51,9 @@ __all__ = [
     "interval",
     "number",
     "parameters_table",
-    "say",
     "show",
-    "show_still",
     "show_table",
     "status_scale",
-    "still",
     "still_style",
     "style_sheet",
     "table",

@@ -1,439 +1,331 @@
-"""The charts that several chapters share: each function takes a tidy table and returns an Altair chart."""
+"""The live charts that chapters share: each function takes a tidy table and returns an Altair chart.
+
+``forest`` (estimates with intervals), ``dots`` (every case one), ``lines`` (sweeps), ``heatmap``, ``bars`` (stacked),
+and ``explorer``, which gives any of them sliders and menus. Hovering reads out the numbers as the page writes them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from companion.book.palette import HATCH, INADMISSIBLE, OURS, PUBLISHED, STATUS, arm_scale
+from companion.book._charts import *  # noqa: F403  (the first version's, until its chapters have moved)
+from companion.book.palette import ARM_NAMES, CATEGORICAL, HATCH, OURS, PUBLISHED, STATUS, arm_colour
+from companion.book.text import interval, number
 
 if TYPE_CHECKING:
     import altair as alt
 
-_INK = "var(--companion-ink)"
-_RULE = "var(--companion-rule)"
-
+INK, MUTED, RULE, PAPER = (f"var(--companion-{name})" for name in ("ink", "muted", "rule", "paper"))
 #: Axis from 0% to 100%: with quarters both ends keep their label on a phone, where every second label gives way.
 SHARES: dict[str, Any] = {"format": "%", "values": [0, 0.25, 0.5, 0.75, 1]}
+_SHAPES = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
+
+
+def colours_of(names: Sequence[str], colours: Mapping[str, str] | None = None) -> list[str]:
+    """Return a colour for each name: its own meaning (published, ours, an arm, a status), else the next free one."""
+    codes = {name: arm for arm, name in ARM_NAMES.items()}
+    meanings = {"published": PUBLISHED, "ours": OURS, **STATUS, **(colours or {})}
+    meanings |= {n: arm_colour(codes.get(n, n)) for n in names if n not in meanings and (n in ARM_NAMES or n in codes)}
+    free = iter([colour for colour in CATEGORICAL if colour not in meanings.values()] + list(CATEGORICAL) * 9)
+    return [meanings[name] if name in meanings else next(free) for name in names]
+
+
+def _colour(data: pd.DataFrame, column: str | None, colours: Mapping[str, str] | None, legend: bool = True) -> Any:
+    import altair as alt
+
+    if column is None:
+        return alt.value(next(iter((colours or {}).values()), OURS))
+    names = list(dict.fromkeys(data[column]))
+    scale = alt.Scale(domain=names, range=colours_of(names, colours))
+    shown = alt.Legend(title=None, orient="top", symbolOpacity=1) if legend and len(names) > 1 else None
+    return alt.Color(f"{column}:N", scale=scale, legend=shown)
+
+
+def _tips(data: pd.DataFrame, columns: Sequence[str | None]) -> list[Any]:
+    import altair as alt
+
+    kept = [name for name in dict.fromkeys(columns) if name in data.columns]
+    kinds = {name: "Q" if pd.api.types.is_numeric_dtype(data[name]) else "N" for name in kept}
+    return [
+        alt.Tooltip(f"{name}:{kind}", format=".3~f") if kind == "Q" else alt.Tooltip(f"{name}:{kind}", title=name)
+        for name, kind in kinds.items()
+    ]
+
+
+def _names(data: pd.DataFrame, y: str, order: Sequence[str] | None = None) -> Any:
+    import altair as alt
+
+    return alt.Y(f"{y}:N", sort=list(order or dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260))
 
 
 def forest(
     data: pd.DataFrame,
     *,
     y: str,
-    series: str,
     title: str,
+    series: str | None = None,
     colours: Mapping[str, str] | None = None,
     order: Sequence[str] | None = None,
     zero: bool = True,
     row: str | None = None,
+    fmt: str = ".3f",
 ) -> alt.TopLevelMixin:
-    """Draw estimates with intervals, one line per item and series."""
+    """Draw estimates with intervals (columns estimate, low, high): a line per item, side by side for each series.
+
+    ``title`` names the axis, ``row`` a column whose values get a panel each, ``zero=False`` leaves out the line at 0.
+    """
     import altair as alt
 
-    palette = dict(colours or {"published": PUBLISHED, "ours": OURS})
-    names = list(dict.fromkeys(data[series]))
-    scale = alt.Scale(domain=names, range=[palette.get(name, PUBLISHED) for name in names])
-    several = len(names) > 1
-    legend = alt.Legend(title=None, orient="top") if several else None
+    told = [interval(*parts, fmt) for parts in data[["estimate", "low", "high"]].to_numpy(dtype=object)]
+    data = data.assign(shown=told)
+    names = list(dict.fromkeys(data[series])) if series else []
     base = alt.Chart(data).encode(
-        y=alt.Y(f"{y}:N", sort=list(order or dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260)),
-        color=alt.Color(f"{series}:N", scale=scale, legend=legend),
-        tooltip=[
-            alt.Tooltip(f"{y}:N"),
-            alt.Tooltip(f"{series}:N"),
-            alt.Tooltip("estimate:Q", format=".4f"),
-            alt.Tooltip("low:Q", format=".4f"),
-            alt.Tooltip("high:Q", format=".4f"),
-        ],
+        y=_names(data, y, order),
+        color=_colour(data, series, colours),
+        tooltip=[*_tips(data, [y, series]), alt.Tooltip("shown:N", title=title)],
     )
-    if several:
+    point = {}
+    if len(names) > 1:
         base = base.encode(yOffset=alt.YOffset(f"{series}:N", sort=names))
-    interval = base.mark_rule(strokeWidth=2.5, opacity=0.75).encode(
-        x=alt.X("low:Q", title=title, scale=alt.Scale(zero=False, nice=True)), x2="high:Q"
-    )
-    shapes = ["diamond", "circle", "square", "triangle-up"]
-    shape = alt.Shape(f"{series}:N", scale=alt.Scale(domain=names, range=shapes[: len(names)]), legend=legend)
-    point = base.mark_point(filled=True, size=75, opacity=1).encode(x="estimate:Q", shape=shape)
-    layers: list[Any] = [interval, point]
-    if zero:
-        line = alt.Chart(data).mark_rule(strokeDash=[4, 4], strokeWidth=1, color=_RULE).encode(x=alt.datum(0.0))
-        layers.insert(0, line)
-    height = alt.Step(17 if several else 26)
-    chart = alt.layer(*layers)
-    if row is None:
-        return chart.properties(height=height)
-    panels = [
-        alt.layer(*layers)
-        .transform_filter(alt.datum[row] == name)
-        .properties(width=520, height=height, title=alt.Title(str(name), anchor="start", fontSize=12))
-        for name in dict.fromkeys(data[row])
+        scale = alt.Scale(domain=names, range=[_SHAPES[place % len(_SHAPES)] for place in range(len(names))])
+        point["shape"] = alt.Shape(f"{series}:N", scale=scale, legend=alt.Legend(title=None, orient="top"))
+    x = alt.X("low:Q", title=title, scale=alt.Scale(zero=False, nice=True))
+    layers: list[Any] = [
+        base.mark_rule(strokeWidth=2.5, opacity=0.75).encode(x=x, x2="high:Q"),
+        base.mark_point(filled=True, size=75, opacity=1).encode(x="estimate:Q", **point),
     ]
-    return alt.vconcat(*panels)
+    if zero:
+        line = alt.Chart(data).mark_rule(strokeDash=[4, 4], strokeWidth=1, color=RULE)
+        layers.insert(0, line.encode(x=alt.datum(0.0)))
+    height = alt.Step(17 if len(names) > 1 else 26)
+    return _panels(data, row, lambda: alt.layer(*layers).properties(height=height), stacked=True)
 
 
-def status_bars(data: pd.DataFrame, *, y: str, order: Sequence[str] | None = None, x_title: str) -> alt.TopLevelMixin:
-    """Draw shares of known admissible, unresolved and known inadmissible items as one bar per line."""
+def _panels(data: pd.DataFrame, panel: str | None, make: Any, *, stacked: bool = False, width: int = 300) -> Any:
+    """Return one chart, or one for each value of a column, beside one another or stacked."""
     import altair as alt
 
-    names = ["inadmissible", "unresolved", "admissible"]
-    ranks = {name: place for place, name in enumerate(names)}
+    if panel is None:
+        return make()
+    parts = [
+        make().transform_filter(alt.datum[panel] == name).properties(title=str(name), width=520 if stacked else width)
+        for name in dict.fromkeys(data[panel])
+    ]
+    return alt.vconcat(*parts) if stacked else alt.hconcat(*parts)
+
+
+def dots(
+    data: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    x_title: str,
+    y_title: str | None = None,
+    colour: str | None = None,
+    colours: Mapping[str, str] | None = None,
+    tips: Sequence[str] = (),
+    size: int = 45,
+    zero: bool = False,
+    height: int = 300,
+) -> alt.TopLevelMixin:
+    """Draw every case as one dot: over numbers, or, where ``y`` is a name, piled up beside its line.
+
+    ``tips`` are columns to read out when a dot is hovered, ``zero`` draws lines at 0.
+    """
+    import altair as alt
+
+    numeric = pd.api.types.is_numeric_dtype(data[y])
+    base = alt.Chart(data if numeric else data.assign(pile=_pile(data, x, y)))
+    point = base.mark_point(filled=True, size=size, opacity=0.85).encode(
+        x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(zero=False, nice=True)),
+        y=alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=False, nice=True)) if numeric else _names(data, y),
+        color=_colour(data, colour, colours),
+        tooltip=_tips(data, [*tips, x, y, colour]),
+    )
+    if not numeric:
+        point = point.encode(yOffset=alt.YOffset("pile:Q", scale=alt.Scale(domain=[-1.1, 1.1])))
+    lines = [alt.Chart(data).mark_rule(strokeDash=[4, 4], color=RULE).encode(x=alt.datum(0.0))] if zero else []
+    if zero and numeric:
+        lines.append(alt.Chart(data).mark_rule(strokeDash=[4, 4], color=RULE).encode(y=alt.datum(0.0)))
+    return alt.layer(*lines, point).properties(height=height if numeric else alt.Step(90))
+
+
+def _pile(data: pd.DataFrame, x: str, y: str, bins: int = 60) -> Any:
+    """Say how far from its line each dot stands, in -1 to 1, so that dots with like values stand beside each other."""
+    values = data[x].astype("float64")
+    width = max(float(values.max() - values.min()), 1e-12) / bins
+    place = data.assign(bin=(values / width).round()).groupby([y, "bin"]).cumcount()
+    offset = np.where(place % 2 == 0, place / 2, -(place + 1) / 2)
+    return offset / max(1.0, float(np.abs(offset).max()))
+
+
+def lines(
+    data: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    series: str,
+    x_title: str,
+    y_title: str,
+    ends: tuple[str, str] | None = None,
+    colours: Mapping[str, str] | None = None,
+    panel: str | None = None,
+    x_format: str = "",
+    zero: bool = False,
+    height: int = 260,
+) -> alt.TopLevelMixin:
+    """Draw a sweep: one line per series, with a band between ``ends`` (two columns), in a panel for each ``panel``."""
+    import altair as alt
+
+    low, high = ends or (y, y)
+    across = alt.X(f"{x}:Q", title=x_title, axis=alt.Axis(format=x_format) if x_format else alt.Undefined)
+    least, most = float(data[[y, low]].min(axis=None)), float(data[[y, high]].max(axis=None))
+    scale = alt.Scale(domain=[min(least, 0.0) if zero else least, most], nice=True)
+    told = [interval(*parts) for parts in data[[y, low, high]].to_numpy(dtype=object)] if ends else data[y].map(number)
+    data = data.assign(shown=told)
+
+    def make() -> Any:
+        base = alt.Chart(data).encode(
+            x=across,
+            color=_colour(data, series, colours),
+            tooltip=[*_tips(data, [series, x]), alt.Tooltip("shown:N", title=y_title)],
+        )
+        down = alt.Y(f"{y}:Q", title=y_title, scale=scale)
+        layers = [base.mark_line().encode(y=down), base.mark_point(filled=True, size=45).encode(y=down)]
+        if ends:
+            band = base.mark_area(opacity=0.16).encode(y=alt.Y(f"{low}:Q", title=y_title, scale=scale), y2=f"{high}:Q")
+            layers.insert(0, band)
+        if zero:
+            layers.insert(0, alt.Chart(data).mark_rule(strokeDash=[4, 4], color=RULE).encode(y=alt.datum(0.0)))
+        return alt.layer(*layers).properties(height=height)
+
+    return _panels(data, panel, make)
+
+
+def heatmap(
+    data: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    value: str,
+    title: str,
+    fmt: str = "+.2g",
+    domain: tuple[float, float, float] = (-1, 0, 1),
+    panel: str | None = None,
+    tips: Sequence[str] = (),
+) -> alt.TopLevelMixin:
+    """Draw a number for each pair of names, written into a cell whose colour goes from blue over grey to orange."""
+    import altair as alt
+
+    data = data.assign(shown=[number(n, fmt) if n else "0" for n in data[value]])
+    scale = alt.Scale(domain=list(domain), range=["#4a9ecb", "#d4d9df", "#e8853d"], interpolate="rgb", clamp=True)
+
+    def make() -> Any:
+        base = alt.Chart(data).encode(
+            x=alt.X(
+                f"{x}:N", sort=[*dict.fromkeys(data[x])], title=None, axis=alt.Axis(labelAngle=-35, labelOverlap=False)
+            ),
+            y=_names(data, y),
+            tooltip=[*_tips(data, [y, x, *tips]), alt.Tooltip("shown:N", title=title)],
+        )
+        legend = alt.Legend(title=title, orient="bottom", gradientLength=220)
+        cell = base.mark_rect(stroke=PAPER, strokeWidth=2).encode(
+            color=alt.Color(f"{value}:Q", scale=scale, legend=legend)
+        )
+        # Dark ink on every cell colour has the contrast that small text needs.
+        text = base.mark_text(fontSize=12, color="#14181e").encode(text="shown:N")
+        return alt.layer(cell, text).properties(height=alt.Step(24))
+
+    return _panels(data, panel, make, width=280)
+
+
+def bars(
+    data: pd.DataFrame,
+    *,
+    y: str,
+    value: str,
+    part: str,
+    title: str,
+    colours: Mapping[str, str] | None = None,
+    order: Sequence[str] | None = None,
+    share: bool = True,
+) -> alt.TopLevelMixin:
+    """Draw stacked bars, one per item; the parts follow the order of ``colours``, by default that of the statuses.
+
+    With ``share`` the axis goes from 0% to 100%. Unresolved is hatched, so that it never reads as one of the answers.
+    """
+    import altair as alt
+
+    wanted = dict(colours or STATUS)
+    names = list(wanted)
+    axis, scale = (alt.Axis(**SHARES), alt.Scale(domain=[0, 1])) if share else (alt.Axis(), alt.Scale())
     return (
-        alt.Chart(data.assign(place=data["status"].map(ranks)))
+        alt.Chart(data.assign(place=data[part].map({name: place for place, name in enumerate(names)})))
         .mark_bar(height={"band": 0.62})
         .encode(
-            y=alt.Y(f"{y}:N", sort=list(order or dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260)),
-            x=alt.X("share:Q", title=x_title, axis=alt.Axis(**SHARES), scale=alt.Scale(domain=[0, 1])),
+            y=_names(data, y, order),
+            x=alt.X(f"{value}:Q", title=title, axis=axis, scale=scale),
             color=alt.Color(
-                "status:N",
-                scale=alt.Scale(domain=names, range=[STATUS[name] for name in names]),
+                f"{part}:N",
+                scale=alt.Scale(
+                    domain=names, range=[HATCH if name == "unresolved" else c for name, c in wanted.items()]
+                ),
                 legend=alt.Legend(title=None, orient="top"),
             ),
             order=alt.Order("place:Q"),
-            tooltip=[alt.Tooltip(f"{y}:N"), alt.Tooltip("status:N"), alt.Tooltip("share:Q", format=".3f")],
+            tooltip=[
+                *_tips(data, [y, part]),
+                alt.Tooltip(f"{value}:Q", title=title, format=".1%" if share else ",.4~g"),
+            ],
         )
         .properties(height=alt.Step(40))
     )
 
 
-def truth_cube(table: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw all 27 combinations of the three axes: one panel per lifecycle value, scope by policy inside."""
+def slider(label: str, low: float, high: float, *, value: float, step: float = 1) -> tuple[Any, Any]:
+    """Return a slider for :func:`explorer`."""
     import altair as alt
 
-    words = {True: "1", False: "0"}
-    cells = pd.DataFrame(
-        {axis: [words.get(value, "?") for value in table[axis]] for axis in ("scope", "policy", "lifecycle")}
-    )
-    cells["value"] = [words.get(value, "?") for value in table["admissible"]]
-    cells["status"] = cells["value"].map({"1": "admissible", "0": "inadmissible", "?": "unresolved"})
-    cells["excluded by"] = [", ".join(reasons) or "nothing known" for reasons in table["reasons"]]
-    names = list(STATUS)
-    panels = []
-    for value in ("1", "?", "0"):
-        part = cells[cells["lifecycle"] == value]
-        base = alt.Chart(part).encode(
-            x=alt.X("policy:N", sort=["1", "?", "0"], axis=alt.Axis(labelAngle=0, orient="top"), title="policy"),
-            y=alt.Y("scope:N", sort=["1", "?", "0"], title="scope"),
-            tooltip=["scope:N", "policy:N", "lifecycle:N", "status:N", "excluded by:N"],
-        )
-        colour = alt.Color(
-            "status:N",
-            scale=alt.Scale(domain=names, range=[STATUS[name] for name in names]),
-            legend=alt.Legend(title=None, orient="bottom"),
-        )
-        square = base.mark_rect(stroke="var(--companion-paper)", strokeWidth=3).encode(color=colour)
-        plate = base.mark_point(filled=True, size=420, opacity=1, shape="circle", color="var(--companion-paper)")
-        text = base.mark_text(fontSize=15, fontWeight="bold", color=_INK).encode(text="value:N")
-        panels.append(
-            alt.layer(square, plate, text).properties(
-                width=190, height=170, title=alt.Title(f"lifecycle = {value}", anchor="middle")
-            )
-        )
-    return alt.hconcat(*panels)
+    return alt.binding_range(min=low, max=high, step=step, name=f"{label} "), value
 
 
-def bounds_explorer(items: int = 20) -> alt.TopLevelMixin:
-    """Draw the bounds of one matched prefix with sliders for its counts, computed in the page."""
+def picker(label: str, options: Sequence[Any], *, value: Any = None) -> tuple[Any, Any]:
+    """Return a menu for :func:`explorer`."""
     import altair as alt
 
-    def slider(name: str, label: str, value: int, low: int) -> Any:
-        return alt.param(name=name, value=value, bind=alt.binding_range(min=low, max=items, step=1, name=label))
-
-    size = slider("items", "Prefix length ", 10, 1)
-    bad = slider("violations", "Known violations ", 2, 0)
-    unknown = slider("unresolved", "Unresolved ", 3, 0)
-    rows = pd.DataFrame({"status": ["inadmissible", "unresolved", "admissible"], "place": [0, 1, 2]})
-    base = (
-        alt.Chart(rows)
-        .transform_calculate(bad="min(violations, items)")
-        .transform_calculate(open="min(unresolved, items - datum.bad)")
-        .transform_calculate(
-            count="datum.place == 0 ? datum.bad : datum.place == 1 ? datum.open : items - datum.bad - datum.open",
-            lower="datum.bad / items",
-            upper="(datum.bad + datum.open) / items",
-            rate="items > datum.open ? format(datum.bad / (items - datum.open), '.3f') : 'undefined'",
-            start="(datum.place == 0 ? 0 : datum.place == 1 ? datum.bad : datum.bad + datum.open) / items",
-        )
-        .transform_calculate(
-            stop="datum.start + datum.count / items",
-            text=(
-                "datum.bad + ' of ' + items + ' violate, ' + datum.open + ' unresolved'"
-                " + '   share of violations lies in [' + format(datum.lower, '.3f') + ', ' + format(datum.upper, '.3f')"
-                " + ']   known rate ' + datum.rate + '   coverage ' + format(1 - datum.open / items, '.3f')"
-            ),
-        )
-    )
-    names = ["inadmissible", "unresolved", "admissible"]
-    middle = alt.value(96)
-    bar = base.mark_bar(height=54).encode(
-        y=middle,
-        x=alt.X(
-            "start:Q",
-            title="share of the matched prefix",
-            scale=alt.Scale(domain=[0, 1]),
-            axis=alt.Axis(**SHARES),
-        ),
-        x2="stop:Q",
-        color=alt.Color(
-            "status:N",
-            scale=alt.Scale(domain=names, range=[STATUS["inadmissible"], HATCH, STATUS["admissible"]]),
-            legend=alt.Legend(title=None, orient="top"),
-        ),
-        tooltip=[alt.Tooltip("status:N"), alt.Tooltip("count:Q", title="items")],
-    )
-    first = base.transform_filter("datum.place == 0")
-    ends = first.mark_tick(thickness=3, size=76, color=_INK).encode(y=middle)
-    text = first.mark_text(align="left", baseline="top", fontSize=13, color=_INK, lineBreak="   ").encode(
-        x=alt.value(0), y=alt.value(0), text="text:N"
-    )
-    layers = [bar, ends.encode(x="lower:Q"), ends.encode(x="upper:Q"), text]
-    return alt.layer(*layers).add_params(size, bad, unknown).properties(height=140)
+    plain = [option.item() if hasattr(option, "item") else option for option in options]
+    return alt.binding_select(options=plain, name=f"{label} "), plain[0] if value is None else value
 
 
-def confidence_explorer(data: pd.DataFrame, *, y: str, level: float, title: str) -> alt.TopLevelMixin:
-    """Draw intervals whose confidence level a slider sets, from quantiles embedded in the chart."""
+def explorer(chart: Any, **controls: tuple[Any, Any]) -> Any:
+    """Give a chart sliders and menus: each is named after the column whose value it chooses.
+
+    A chart drawn from a table with one block of rows for each setting shows the rows of the settings chosen. The same
+    numbers are in the table behind it, so that nothing is computed in the page that the package has not computed.
+
+    Examples
+    --------
+    >>> chart = forest(table, y="arm", title="recall")  # doctest: +SKIP
+    >>> explorer(chart, depth=slider("Depth", 5, 50, value=20, step=5))  # doctest: +SKIP
+    """
     import altair as alt
 
-    levels = sorted(data["level"].unique())
-    chosen = alt.param(
-        name="confidence",
-        value=int(min(levels, key=lambda known: abs(known - 100 * level))),
-        bind=alt.binding_range(min=int(levels[0]), max=int(levels[-1]), step=1, name="Confidence level, % "),
-    )
-    base = (
-        alt.Chart(data)
-        .transform_filter("datum.level == confidence")
-        .transform_calculate(excludes="datum.low > 0 || datum.high < 0 ? 'excludes zero' : 'contains zero'")
-        .encode(
-            y=alt.Y(f"{y}:N", sort=list(dict.fromkeys(data[y])), title=None, axis=alt.Axis(labelLimit=260)),
-            color=alt.Color(
-                "excludes:N",
-                scale=alt.Scale(domain=["excludes zero", "contains zero"], range=[INADMISSIBLE, PUBLISHED]),
-                legend=alt.Legend(title=None, orient="top"),
-            ),
-            tooltip=[
-                alt.Tooltip(f"{y}:N"),
-                alt.Tooltip("level:Q", title="level, %"),
-                alt.Tooltip("estimate:Q", format=".4f"),
-                alt.Tooltip("low:Q", format=".4f"),
-                alt.Tooltip("high:Q", format=".4f"),
-            ],
-        )
-    )
-    domain = [float(data["low"].min()), float(data["high"].max())]
-    scale = alt.Scale(domain=domain, nice=True)
-    rule = base.mark_rule(strokeWidth=3).encode(x=alt.X("low:Q", title=title, scale=scale), x2="high:Q")
-    point = base.mark_point(filled=True, size=80, opacity=1).encode(x="estimate:Q")
-    zero = alt.Chart(data).mark_rule(strokeDash=[4, 4], color=_RULE).encode(x=alt.datum(0.0))
-    return alt.layer(zero, rule, point).add_params(chosen).properties(height=alt.Step(28))
+    def narrowed(part: Any) -> Any:
+        for attribute in ("hconcat", "vconcat", "concat"):
+            inner = getattr(part, attribute, alt.Undefined)
+            if inner is not alt.Undefined:
+                setattr(part, attribute, [narrowed(one) for one in inner])
+                return part
+        for name, (_, value) in controls.items():
+            test = f"datum['{name}'] == {name}_"
+            if isinstance(value, float):
+                test = f"abs(datum['{name}'] - {name}_) < 1e-9"
+            part = part.transform_filter(test)
+        return part
 
-
-def scenario_heatmap(effects: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the mean effect of every scenario and reader in the two relevant cells."""
-    import altair as alt
-
-    cells = {"relevant_admissible": "relevant and admissible", "relevant_inadmissible": "relevant, inadmissible"}
-    data = effects[effects["metric"].isin(cells)].copy()
-    data["shown"] = [f"{value:+.2g}" if value else "0" for value in data["effect"]]
-    order = list(dict.fromkeys(data.sort_values(["axis", "scenario"])["scenario"]))
-    panels = []
-    for metric, title in cells.items():
-        base = alt.Chart(data[data["metric"] == metric]).encode(
-            x=alt.X(
-                "reader:N",
-                sort=list(dict.fromkeys(data["reader"])),
-                title=None,
-                axis=alt.Axis(labelAngle=-35, labelOverlap=False),
-            ),
-            y=alt.Y("scenario:N", sort=order, title=None),
-            tooltip=["reader:N", "axis:N", "scenario:N", alt.Tooltip("effect:Q", format="+.2f"), "n:Q"],
-        )
-        colour = alt.Color(
-            "effect:Q",
-            scale=alt.Scale(domain=[-1, 0, 1], range=["#4a9ecb", "#d4d9df", "#e8853d"], interpolate="rgb"),
-            legend=alt.Legend(title="effect", orient="bottom", gradientLength=220),
-        )
-        square = base.mark_rect(stroke="var(--companion-paper)", strokeWidth=2).encode(color=colour)
-        # Dark ink on every cell colour has the contrast that small text needs.
-        text = base.mark_text(fontSize=11, color="#14181e").encode(text="shown:N")
-        panels.append(alt.layer(square, text).properties(width=280, height=alt.Step(22), title=title))
-    return alt.hconcat(*panels)
-
-
-def route_strip(route: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw one route rank by rank: status as colour, anchors as stars, the end of the matched prefix as a line."""
-    import altair as alt
-
-    names = list(STATUS)
-    arms = list(dict.fromkeys(route["arm"]))
-    base = alt.Chart(route).encode(
-        x=alt.X("rank:O", title="rank", axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("arm:N", sort=arms, title=None, axis=alt.Axis(labelLimit=260)),
-        tooltip=["arm:N", "rank:O", "memory_id:N", "status:N", "why:N", "anchor:N", "text:N"],
-    )
-    square = base.mark_rect(stroke="var(--companion-paper)", strokeWidth=2).encode(
-        color=alt.Color(
-            "status:N",
-            scale=alt.Scale(domain=names, range=[STATUS[name] for name in names]),
-            legend=alt.Legend(title=None, orient="top"),
-        ),
-        opacity=alt.condition("datum.rank <= datum.prefix", alt.value(1.0), alt.value(0.35)),
-    )
-    star = base.transform_filter("datum.anchor").mark_text(text="★", fontSize=15, color=_INK)
-    return alt.layer(square, star).properties(height=alt.Step(40))
-
-
-def hiding_curves(data: pd.DataFrame, *, arms: Sequence[str]) -> alt.TopLevelMixin:
-    """Draw how bounds widen while labels are hidden."""
-    import altair as alt
-
-    panels = []
-    # Not as pale as the bands.
-    legend = alt.Legend(title=None, orient="bottom", symbolOpacity=1, symbolStrokeWidth=0)
-    for series in dict.fromkeys(data["series"]):
-        base = alt.Chart(data[data["series"] == series]).encode(
-            x=alt.X("rate:Q", title="share of labels hidden", axis=alt.Axis(format="%")),
-            color=alt.Color("arm:N", scale=arm_scale(arms), legend=legend),
-            tooltip=[
-                "arm:N",
-                alt.Tooltip("rate:Q", format=".0%"),
-                alt.Tooltip("lower_bound:Q", format=".3f"),
-                alt.Tooltip("upper_bound:Q", format=".3f"),
-            ],
-        )
-        scale = alt.Scale(domain=[0, 1])
-        band = base.mark_area(opacity=0.18).encode(
-            y=alt.Y("lower_bound:Q", title="bounds on the share of violations", scale=scale), y2="upper_bound:Q"
-        )
-        edges = [
-            base.mark_line(point={"shape": shape, "size": 55}).encode(y=alt.Y(f"{end}:Q", scale=scale))
-            for end, shape in _BOUNDS.items()
-        ]
-        panels.append(alt.layer(band, *edges).properties(width=300, height=240, title=series))
-    return alt.hconcat(*panels)
-
-
-_BOUNDS = {"lower_bound": "triangle-down", "upper_bound": "triangle-up"}
-
-
-def route_plane(data: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw recall against loss: better routes lie further right and further down."""
-    import altair as alt
-
-    tips: list[Any] = ["arm:N", "series:N"]
-    tips += [alt.Tooltip(f"{name}:Q", format=".3f") for name in ("recall", "recall_low", "recall_high")]
-    tips += [alt.Tooltip(f"{name}:Q", format=".3f") for name in ("loss", "loss_low", "loss_high")]
-    names = list(dict.fromkeys(data["series"]))
-    colour = alt.Color(
-        "series:N",
-        scale=alt.Scale(domain=names, range=[{"published": PUBLISHED}.get(name, OURS) for name in names]),
-        legend=alt.Legend(title=None, orient="top") if len(names) > 1 else None,
-    )
-    base = alt.Chart(data).encode(color=colour, tooltip=tips)
-    # Room on the right for the last label.
-    reach = float(data["recall"].max()) * 1.25
-    across = alt.X("recall:Q", title="evidence recall", scale=alt.Scale(domain=[0, reach], nice=True))
-    down = alt.Y("loss:Q", title="loss", scale=alt.Scale(zero=False, nice=True))
-    layers = [
-        base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(x=alt.X("recall_low:Q"), x2="recall_high:Q", y=down),
-        base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(x=across, y=alt.Y("loss_low:Q"), y2="loss_high:Q"),
-        base.mark_point(filled=True, size=60, opacity=1).encode(x=across, y=down),
-        base.mark_text(align="left", dx=7, dy=-6, fontSize=10.5, color="var(--companion-muted)").encode(
-            x=across, y=down, text="label:N"
-        ),
-    ]
-    return alt.layer(*layers).properties(height=360)
-
-
-def pool_identity(data: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw recall by pool, one panel per population, with the candidates scored beside."""
-    import altair as alt
-
-    order = list(dict.fromkeys(data["pool"]))
-    panels = []
-    for population in dict.fromkeys(data["population"]):
-        base = alt.Chart(data[data["population"] == population]).encode(
-            y=alt.Y("pool:N", sort=order, title=None, axis=alt.Axis(labelLimit=230)),
-            tooltip=[
-                "pool:N",
-                *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("recall", "low", "high")),
-                alt.Tooltip("work:Q", format=",.0f", title="candidates scored per query"),
-            ],
-        )
-        x = alt.X("recall:Q", title="evidence recall", scale=alt.Scale(domain=[0, 1]))
-        rule = base.mark_rule(strokeWidth=2.5, color=OURS, opacity=0.6).encode(x=alt.X("low:Q"), x2="high:Q")
-        point = base.mark_point(filled=True, size=75, color=OURS, opacity=1).encode(x=x)
-        text = base.mark_text(align="left", dx=9, fontSize=10.5, color="var(--companion-muted)").encode(
-            x=x, text=alt.Text("note:N")
-        )
-        panels.append(alt.layer(rule, point, text).properties(width=300, height=alt.Step(26), title=population))
-    return alt.hconcat(*panels)
-
-
-def loss_explorer(data: pd.DataFrame, *, target: float, depth: int, cost: float) -> alt.TopLevelMixin:
-    """Draw the loss of each arm, split in two, with controls for target recall, depth and infeasibility cost."""
-    import altair as alt
-
-    targets, depths = sorted(data["target_recall"].unique()), sorted(data["top_k"].unique())
-    choose_target = alt.param(
-        name="target", value=target, bind=alt.binding_select(options=[float(t) for t in targets], name="Target recall ")
-    )
-    choose_depth = alt.param(
-        name="depth", value=depth, bind=alt.binding_select(options=[int(d) for d in depths], name="Depth ")
-    )
-    choose_cost = alt.param(
-        name="cost", value=cost, bind=alt.binding_range(min=0, max=1, step=0.05, name="Infeasibility cost ")
-    )
-    base = (
-        alt.Chart(data)
-        .transform_filter("datum.target_recall == target && datum.top_k == depth")
-        .transform_calculate(infeasible="cost * (1 - datum.feasible_rate)", prefix="datum.prefix_component")
-        .transform_calculate(loss="datum.infeasible + datum.prefix")
-    )
-    y = alt.Y("arm:N", sort=list(dict.fromkeys(data["arm"])), title=None, axis=alt.Axis(labelLimit=260))
-    names: list[Any] = ["infeasible queries", "feasible prefixes"]
-    bars = (
-        base.transform_calculate(**{names[0]: "datum.infeasible", names[1]: "datum.prefix"})
-        .transform_fold(names, as_=["part", "value"])
-        .transform_calculate(place=f"datum.part == '{names[0]}' ? 0 : 1")
-        .mark_bar(height={"band": 0.62})
-        .encode(
-            y=y,
-            x=alt.X("value:Q", title="loss", stack="zero", scale=alt.Scale(domain=[0, 1])),
-            color=alt.Color(
-                "part:N",
-                scale=alt.Scale(domain=names, range=["#0072b2", "#b87f00"]),
-                legend=alt.Legend(title=None, orient="top"),
-            ),
-            order=alt.Order("place:Q"),
-            tooltip=["arm:N", "part:N", alt.Tooltip("value:Q", format=".3f"), alt.Tooltip("loss:Q", format=".3f")],
-        )
-    )
-    text = base.mark_text(align="left", dx=5, fontSize=11.5, color=_INK).encode(
-        y=y, x=alt.X("loss:Q"), text=alt.Text("loss:Q", format=".3f")
-    )
-    chart = alt.layer(bars, text).add_params(choose_target, choose_depth, choose_cost)
-    return chart.properties(height=alt.Step(30))
-
-
-def typed_exposure(data: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw the share of matched-prefix items that each axis forbids, per arm."""
-    import altair as alt
-
-    panels = []
-    arms = list(dict.fromkeys(data["arm"]))
-    for place, axis in enumerate(dict.fromkeys(data["axis"])):
-        labels = alt.Axis(labelLimit=200) if place == 0 else None
-        base = alt.Chart(data[data["axis"] == axis]).encode(
-            y=alt.Y("arm:N", sort=arms, title=None, axis=labels),
-            tooltip=["arm:N", "axis:N", *(alt.Tooltip(f"{n}:Q", format=".3f") for n in ("estimate", "low", "high"))],
-        )
-        top = float(data["high"].max())
-        bar = base.mark_bar(color=INADMISSIBLE, opacity=0.8, height={"band": 0.55}).encode(
-            x=alt.X("estimate:Q", title="share of the matched prefix", scale=alt.Scale(domain=[0, top], nice=True))
-        )
-        rule = base.mark_rule(strokeWidth=1.5, color=_INK).encode(x=alt.X("low:Q"), x2="high:Q")
-        panels.append(alt.layer(bar, rule).properties(width=170, height=alt.Step(24), title=axis))
-    return alt.hconcat(*panels)
+    params = [alt.param(name=f"{name}_", value=value, bind=bind) for name, (bind, value) in controls.items()]
+    return narrowed(chart.copy(deep=True)).add_params(*params)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from companion.book import parameters as ranges
 from companion.book.kernel import Parameter, find_parameters, parameters_frame, read_parameters
-from companion.book.render import HEADLINE_MIME, Bundle, _display
+from companion.book.render import HEADLINE_MIME, Bundle, display_bundle
 from companion.book.tables import table_html
 from companion.book.text import interval
 from companion.errors import InputError
@@ -70,7 +70,7 @@ def chapter(name: str, namespace: Mapping[str, Any]) -> Chapter:
     frame = parameters_frame(declared, namespace)
     changed = frame[frame["changed"]]
     if len(changed):
-        _display(_banner(changed))
+        display_bundle(_banner(changed))
     return Chapter(name, tuple(changed["parameter"]))
 
 
@@ -163,7 +163,7 @@ def glue(*, fmt: str | None = None, headline: bool = False, **values: Any) -> No
             keys = ("estimate", "low", "high")
             data[_PREFIX + HEADLINE_MIME] = {"name": name, **dict(zip(keys, numbers, strict=True)), "text": text}
         # The role reads plain text as a Python literal, so that it travels quoted.
-        _display(Bundle(data, {"scrapbook": {"name": name, "mime_prefix": _PREFIX}}))
+        display_bundle(Bundle(data, {"scrapbook": {"name": name, "mime_prefix": _PREFIX}}))
 
 
 _PREFIX = "application/papermill.record/"
@@ -198,6 +198,38 @@ def _parts(value: Any) -> tuple[Any, Any, Any]:
         parts = [value, None, None]
     estimate, low, high = (part.item() if hasattr(part, "item") else part for part in parts)
     return _known(estimate), _known(low), _known(high)
+
+
+def parameters_table(namespace: Mapping[str, Any] | None = None, source: str | None = None) -> None:
+    """Display this page's parameters, folded unless one was changed: value in force, default, meaning."""
+    known: Mapping[str, Any] = {}
+    if namespace is None or source is None:
+        from IPython.core.getipython import get_ipython
+
+        shell = get_ipython()
+        known = {} if shell is None else shell.user_ns
+    cells = [str(cell) for cell in known.get("In", [])]
+    declared = find_parameters(cells) if source is None else read_parameters(source)
+    if not declared:
+        raise InputError("parameters_table: no executed cell assigns literals only; pass source=")
+    frame = parameters_frame(declared, known if namespace is None else namespace)
+    changed = int(frame["changed"].sum())
+    # The mark is text, so that it does not depend on colour.
+    marked = frame["value"].where(~frame["changed"], frame["value"] + " (changed)")
+    caption = "Value in force, default and meaning. `companion rerun` gives any of them another value."
+    body = table_html(frame.assign(value=marked).drop(columns="changed"), name="parameters", caption=caption)
+    said = f"{changed} changed from the default" if changed else "all at their defaults"
+    fold = f"<details{' open' if changed else ''}><summary>Parameters of this page: {said}</summary>{body}</details>"
+    page = f'<div class="companion-block companion-parameters">{fold}</div>'
+    display_bundle(Bundle({"text/html": page, "text/plain": frame.to_string(index=False)}))
+
+
+def say(
+    name: str, estimate: Any, low: Any = None, high: Any = None, *, fmt: str = ".3f", headline: bool = False
+) -> None:
+    """Make one number available to the prose; chapters of the first version call it."""
+    value = estimate if isinstance(estimate, str) else {"estimate": estimate, "low": low, "high": high}
+    glue(fmt=fmt, headline=headline, **{name: value})
 
 
 def _known(value: Any) -> Any:

@@ -13,11 +13,10 @@ import io
 import json
 import re
 import tempfile
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from companion.book.render import bundle, style_sheet
+from companion.book.render import asset, bundle, style_sheet
 
 MATHJAX_FILE = "tex-svg-full.js"
 
@@ -63,8 +62,7 @@ _BIBLIOGRAPHY = "## References\n\n```{bibliography}\n```\n"
 
 def frame(title: str, body: str) -> str:
     """Put an HTML body into a standalone page with the styles and scripts it needs, all inline."""
-    assets = resources.files("companion.book") / "assets"
-    style = style_sheet() + (assets / "page.css").read_text(encoding="utf-8") + _highlighting(body)
+    style = style_sheet() + asset("page.css") + _highlighting(body)
     scripts = f"<script>{page_script()}</script>\n"
     if 'data-companion="chart"' in body:
         scripts += f"<script>{_inline(bundle())}</script>\n"
@@ -80,7 +78,7 @@ def frame(title: str, body: str) -> str:
 
 def page_script() -> str:
     """Return the small script of every page: what scrolls sideways has the keyboard, and paper is white."""
-    return (resources.files("companion.book") / "assets" / "page.js").read_text(encoding="utf-8")
+    return asset("page.js")
 
 
 def _inline(script: str) -> str:

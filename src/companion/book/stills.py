@@ -1,123 +1,101 @@
-"""Still images, written small: what nobody sees in an image is left out of the SVG that Vega draws.
-
-Vega writes for scripts and for screen readers inside the page: classes, roles, defaults spelled out, a list of fonts
-with every word, coordinates to sixteen digits. In an ``<img>`` nothing reads any of that (its ``alt`` speaks), and it
-makes three quarters of the bytes.
-"""
+"""Still figures, drawn with seaborn: those whose point is one glance, and what print and social cards show."""
 
 from __future__ import annotations
 
-import re
-from urllib.parse import quote
-from xml.etree import ElementTree as ET
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-_SVG = "http://www.w3.org/2000/svg"
-# What children take from their parent, so that a group can say it once. `opacity` and `transform` are not like that.
-_FONT = ("font-family", "font-size", "font-weight", "font-style", "text-anchor")
-_INHERITED = (
-    *("fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-dashoffset"),
-    *("stroke-linecap", "stroke-linejoin", "stroke-miterlimit"),
-    *_FONT,
-)
-_GEOMETRY = {"d", "transform", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "points"}
-# A hundredth of a pixel: cannot be seen on a screen, nor in print.
-_LONG_NUMBER = re.compile(r"-?\d*\.\d{3,}(?:e-?\d+)?")
-_NOTHING = re.compile(r"(M0,0h0v0h0Z)?")
-_DEFINITIONS = {"defs", "clipPath", "pattern", "linearGradient", "radialGradient", "mask", "style"}
+import pandas as pd
+
+from companion.book.charts import colours_of
+from companion.book.palette import OURS, STATUS, UNRESOLVED
+from companion.book.theme import INK, still_style
+
+_RULE = INK["light"]["--companion-rule"]
 
 
-def compact(svg: str) -> str:
-    """Return an SVG that looks the same and takes about a quarter of the room."""
-    root = ET.fromstring(svg)
-    for element in root.iter():
-        _tidy(element, geometry=element is not root)
-    _drop_unseen(root)
-    _say_fonts_once(root)
-    _hoist(root)
-    _unwrap(root)
-    return _written(root)
+@contextmanager
+def canvas(
+    title: str, *, x: str = "", y: str = "", width: float = 5.4, height: float = 3.2, panels: int = 1
+) -> Iterator[Any]:
+    """Give axes (or ``panels`` of them, side by side) to draw on with seaborn; the title says the finding.
 
-
-def data_url(svg: str) -> str:
-    """Return an SVG as the address of an image, for use between single quotes in HTML.
-
-    Only what would end an address or the attribute is escaped: ``#``, ``%``, ``'``, ``&`` and what is not ASCII. An
-    SVG has hundreds of double quotes and next to no single ones.
+    Examples
+    --------
+    >>> with canvas("Own memories find more", x="recall") as ax:  # doctest: +SKIP
+    ...     sns.barplot(table, x="recall", y="arm", ax=ax)
+    >>> show(ax, name="recall", caption="...", alt="...")  # doctest: +SKIP
     """
-    return "data:image/svg+xml," + quote(svg, safe=' =:/,;!$()*@~?[]{}|^<>"+')
+    import matplotlib.pyplot as plt
+
+    with still_style():
+        fig, axes = plt.subplots(1, panels, figsize=(width, height), sharey=panels > 1)
+        yield axes
+        fig.suptitle(title, x=0.01, ha="left", fontsize=12.5, fontweight=600)
+        for ax in fig.axes:
+            ax.set(xlabel=x, ylabel=y if ax is fig.axes[0] else "")
 
 
-def _name(element: ET.Element) -> str:
-    return str(element.tag).rpartition("}")[2]
+def forest(
+    data: pd.DataFrame,
+    *,
+    y: str,
+    title: str,
+    x: str,
+    series: str | None = None,
+    colours: Mapping[str, str] | None = None,
+    zero: bool = True,
+    height: float | None = None,
+) -> Any:
+    """Draw estimates with intervals (columns estimate, low, high); return the axes for ``show``."""
+    import seaborn as sns
+
+    items = list(dict.fromkeys(data[y]))
+    names = list(dict.fromkeys(data[series])) if series else [""]
+    inks = colours_of(names, colours) if series else [next(iter((colours or {"": OURS}).values()))]
+    with canvas(title, x=x, height=height or 0.9 + 0.24 * len(items) * (len(names) + 0.6)) as ax:
+        if zero:
+            ax.axvline(0, color=_RULE, linestyle=(0, (4, 4)), linewidth=1)
+        for place, (name, ink) in enumerate(zip(names, inks, strict=True)):
+            rows = data[data[series] == name] if series else data
+            at = [items.index(item) + (place - (len(names) - 1) / 2) * 0.26 for item in rows[y]]
+            ax.hlines(at, rows["low"].astype(float), rows["high"].astype(float), color=ink, linewidth=2.2, alpha=0.75)
+            sns.scatterplot(
+                x=rows["estimate"].astype(float),
+                y=at,
+                color=ink,
+                s=55,
+                linewidth=0,
+                ax=ax,
+                label=name or None,
+                zorder=3,
+            )
+        ax.set_yticks(range(len(items)), items)
+        ax.set_ylim(len(items) - 0.5, -0.5)
+        ax.grid(visible=False, axis="y")
+        if series:
+            ax.legend(loc="best")
+    return ax
 
 
-def _tidy(element: ET.Element, geometry: bool) -> None:
-    """Drop attributes for scripts and screen readers and what says nothing; shorten numbers."""
-    for key, value in list(element.attrib.items()):
-        unread = key in {"class", "role", "pointer-events"} or key.startswith("aria-")
-        if unread or (key, value) in {("opacity", "1"), ("transform", "translate(0,0)")}:
-            del element.attrib[key]
-        elif geometry and key in _GEOMETRY:
-            element.set(key, _LONG_NUMBER.sub(_rounded, value))
+def status_bars(data: pd.DataFrame, *, y: str, title: str, x: str, value: str = "share", part: str = "status") -> Any:
+    """Draw stacked shares of known inadmissible, unresolved (hatched) and known admissible; return the axes."""
+    import seaborn as sns
 
-
-def _rounded(match: re.Match[str]) -> str:
-    text = f"{float(match[0]):.2f}".rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
-
-
-def _drop_unseen(element: ET.Element) -> None:
-    for child in list(element):
-        if _name(child) in _DEFINITIONS:
-            continue
-        _drop_unseen(child)
-        empty = _name(child) == "path" and _NOTHING.fullmatch(child.get("d", ""))
-        if empty or child.get("display") == "none" or (_name(child) == "g" and not len(child)):
-            element.remove(child)
-
-
-def _say_fonts_once(root: ET.Element) -> None:
-    """Let the image as a whole carry the commonest font, where every word states its own anyway."""
-    words = [element for element in root.iter() if _name(element) == "text"]
-    for key in _FONT[:2]:
-        said = [word.get(key) for word in words]
-        if not said or None in said:
-            continue
-        # The first of the commonest, in the order of drawing: the same image gives the same bytes.
-        common = max(dict.fromkeys(said), key=said.count)
-        root.set(key, str(common))
-        for word in words:
-            if word.get(key) == common:
-                del word.attrib[key]
-
-
-def _hoist(element: ET.Element) -> None:
-    """Move what all children of a group say into the group."""
-    children = [child for child in element if _name(child) not in _DEFINITIONS]
-    for child in children:
-        _hoist(child)
-    if _name(element) not in {"g", "svg"} or not children:
-        return
-    for key in _INHERITED:
-        said = {child.get(key) for child in children}
-        if len(said) == 1 and None not in said:
-            element.set(key, str(said.pop()))
-            for child in children:
-                del child.attrib[key]
-
-
-def _unwrap(element: ET.Element) -> None:
-    """Put the children of groups that say nothing in their place."""
-    flat: list[ET.Element] = []
-    for child in list(element):
-        element.remove(child)
-        _unwrap(child)
-        flat += list(child) if _name(child) == "g" and not child.attrib else [child]
-    element.extend(flat)
-
-
-def _written(root: ET.Element) -> str:
-    # Named so, the SVG namespace is written without a prefix.
-    ET.register_namespace("", _SVG)
-    text: str = ET.tostring(root, encoding="unicode")
-    return text.replace(" />", "/>")
+    names = [name for name in STATUS if name in set(data[part])]
+    inks = {name: UNRESOLVED if name == "unresolved" else ink for name, ink in STATUS.items()}
+    stacked = {"multiple": "stack", "hue_order": names[::-1], "discrete": True, "shrink": 0.6, "linewidth": 0}
+    with canvas(title, x=x, height=1.3 + 0.45 * data[y].nunique()) as ax:
+        sns.histplot(data, y=y, weights=value, hue=part, palette=inks, alpha=1, ax=ax, **stacked)
+        for bars, name in zip(ax.containers, names[::-1], strict=True):
+            for bar in bars if name == "unresolved" else ():
+                bar.set(facecolor="none", hatch="////", edgecolor=UNRESOLVED)
+        ax.set_xlim(0, 1)
+        ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        ax.grid(visible=False, axis="y")
+        for swatch, name in zip(ax.get_legend().get_patches(), names[::-1], strict=True):
+            if name == "unresolved":
+                swatch.set(facecolor="none", hatch="////", edgecolor=UNRESOLVED)
+        sns.move_legend(ax, "lower left", bbox_to_anchor=(-0.3, 1), ncols=3, title=None, reverse=True)
+    return ax

@@ -8,7 +8,11 @@ leaves the page (still images, JupyterLab) gets the literal colours instead.
 from __future__ import annotations
 
 import json
+import re
 from contextlib import AbstractContextManager
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from companion.book.palette import CATEGORICAL, HATCH, SLATE
@@ -31,7 +35,9 @@ INK: dict[str, dict[str, str]] = {
     },
 }
 
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', Arial, sans-serif"
+#: The book's own family, so that every machine sets and measures the same; the rest is for viewers without it.
+FAMILY = "Companion Sans"
+FONT = f"'{FAMILY}', system-ui, sans-serif"
 
 HATCH_DEFS = (
     '<defs><pattern id="companion-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
@@ -41,7 +47,8 @@ HATCH_DEFS = (
 
 
 def _var(name: str) -> str:
-    return f"var(--companion-{name})"
+    """Return an ink as pages know it, with the light one for viewers that do not."""
+    return f"var(--companion-{name},{INK['light'][f'--companion-{name}']})"
 
 
 def vega_config() -> dict[str, Any]:
@@ -102,11 +109,17 @@ def vega_config() -> dict[str, Any]:
 
 
 def literal(value: Any, mode: str = "light") -> Any:
-    """Replace every CSS variable in a JSON-like object, or in text, by its colour in one mode."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    for name, colour in INK[mode].items():
-        text = text.replace(f"var({name})", colour)
-    return text if isinstance(value, str) else json.loads(text)
+    """Replace every CSS variable in a JSON-like object by its colour in one mode."""
+    ink = re.compile(r"var\((--companion-[a-z]+)[^)]*\)")
+    return json.loads(ink.sub(lambda match: INK[mode][match[1]], json.dumps(value)))
+
+
+def as_variables(svg: str) -> str:
+    """Replace the inks of a drawing made in light colours by the page's, so that it follows the page's mode."""
+    for name, colour in INK["light"].items():
+        if name != "--companion-paper":
+            svg = svg.replace(colour, f"var({name},{colour})")
+    return svg
 
 
 def flat(spec: dict[str, Any]) -> dict[str, Any]:
@@ -115,33 +128,43 @@ def flat(spec: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+@lru_cache(maxsize=1)
+def fonts() -> Path:
+    """Return the folder of the book's fonts, after telling everything that draws about them."""
+    import vl_convert
+    from matplotlib import font_manager
+
+    folder = Path(str(resources.files("companion.book") / "assets" / "fonts"))
+    vl_convert.register_font_directory(str(folder))
+    for path in sorted(folder.glob("*.ttf")):
+        font_manager.fontManager.addfont(str(path))
+    return folder
+
+
 def still_style() -> AbstractContextManager[None]:
     """Return a context in which seaborn and matplotlib draw in the book's style."""
     import matplotlib as mpl
     import seaborn as sns
     from cycler import cycler
 
-    ink = INK["light"]
-    rc = {
-        **sns.axes_style("whitegrid"),
-        "figure.facecolor": "none",
-        "axes.facecolor": "none",
-        "savefig.facecolor": "none",
-        "axes.edgecolor": ink["--companion-rule"],
-        "axes.labelcolor": ink["--companion-ink"],
-        "axes.titlecolor": ink["--companion-ink"],
-        "text.color": ink["--companion-ink"],
-        "xtick.color": ink["--companion-muted"],
-        "ytick.color": ink["--companion-muted"],
-        "grid.color": ink["--companion-grid"],
-        "axes.spines.top": False,
-        "axes.spines.right": False,
+    fonts()
+    ink = {name.removeprefix("--companion-"): colour for name, colour in INK["light"].items()}
+    rc = sns.axes_style("whitegrid") | {
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+        **dict.fromkeys(("axes.labelcolor", "axes.titlecolor", "text.color"), ink["ink"]),
+        **dict.fromkeys(("xtick.color", "ytick.color"), ink["muted"]),
+        **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+        "axes.edgecolor": ink["rule"],
+        "grid.color": ink["grid"],
+        "font.family": FAMILY,
+        "font.size": 10.5,
         "axes.titlelocation": "left",
-        "axes.titleweight": "bold",
+        "axes.titleweight": 600,
         "axes.titlesize": 12,
+        "legend.columnspacing": 1.2,
         "axes.labelsize": 10.5,
-        "legend.frameon": False,
         "figure.constrained_layout.use": True,
         "axes.prop_cycle": cycler(color=CATEGORICAL),
+        "hatch.linewidth": 1.6,
     }
     return mpl.rc_context(rc)
