@@ -21,6 +21,9 @@ WHERE: dict[str, tuple[str, str]] = {
     "C9": ("02-support", "fig-populations"),
     "C9-controls": ("02-support", "fig-pools"),
     "C9-bounds": ("01-admissibility", "fig-hiding"),
+    "C9-scope": ("02-support", "fig-effect"),
+    "C9-typed": ("02-support", "fig-effect"),
+    "C13-by-source": ("05-readers", "table-c13"),
     "C9-source": ("02-support", "table-beside-published"),
     "C13-source": ("02-support", "fig-effect"),
     "C10": ("03-verification", "fig-axes"),
@@ -34,6 +37,7 @@ WHERE: dict[str, tuple[str, str]] = {
 }
 STATUS_LABELS = {
     "recomputed": "recomputed",
+    "consistent": "consistent",
     "replicated": "replicated",
     "needs-data": "needs data",
     "quoted": "quoted",
@@ -76,6 +80,8 @@ def verdict_of(status: str, agrees: Any) -> str:
     """Say whether a row agrees: equal when recomputed, inside our interval when replicated, a dash otherwise."""
     if pd.isna(agrees):
         return "–"
+    if status == "consistent":
+        return "identity holds" if agrees else "identity fails"
     if status == "replicated":
         return "inside our interval" if agrees else "outside our interval"
     return "equal" if agrees else "differs"
@@ -207,7 +213,7 @@ def status_chart(counts: pd.DataFrame) -> Any:
     import altair as alt
 
     names = [STATUS_LABELS[status] for status in STATUS_LABELS]
-    colours = ["#0072b2", "#4a9ecb", "#b87f00", "#8a929d"]
+    colours = ["#0072b2", "#5ba3d0", "#009e73", "#b87f00", "#8a929d"]
     return (
         alt.Chart(counts.assign(status=counts["status"].map(STATUS_LABELS)))
         .mark_bar(height={"band": 0.62})

@@ -42,19 +42,22 @@ def reproduce(
     stage: Annotated[str | None, typer.Option(help="support, verification, exposure or readers.")] = None,
     status: Annotated[
         list[str] | None,
-        typer.Option(help="Keep recomputed, replicated, needs-data or quoted; repeat for more. Default: all."),
+        typer.Option(
+            help="Keep recomputed, consistent, replicated, needs-data or quoted; repeat for more. Default: all."
+        ),
     ] = None,
     replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Print one row per published figure."""
+    from companion.bootstrap import Resampling
     from companion.stages import reproduce as module
 
     for name in status or []:
         if name not in module.STATUSES:
             raise InputError(f"--status {name}: expected one of {', '.join(module.STATUSES)}")
-    table = module.reproduce(stage, replicates=replicates, seed=seed)
+    table = module.reproduce(stage, Resampling(replicates=replicates, seed=seed))
     if status:
         table = table[table["status"].isin(status)].reset_index(drop=True)
     if as_json:
@@ -80,7 +83,7 @@ def _counts(table: pd.DataFrame) -> str:
     """Say in one line how many figures have each status, and how many of those agree."""
     from companion.stages.reproduce import STATUSES
 
-    said = {"recomputed": "equal", "replicated": "in our interval"}
+    said = {"recomputed": "equal", "consistent": "hold", "replicated": "in our interval"}
     parts = []
     for status in STATUSES:
         rows = table[table["status"] == status]

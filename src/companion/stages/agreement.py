@@ -26,6 +26,8 @@ from companion.errors import InputError
 from companion.stages.published import figures
 
 CLAIM = "agreement"
+TWO_ANSWERS = ("scope", "prohibited", "usable_evidence")
+"""Axes that the annotators answered with yes or no."""
 _COLUMNS = ["claim", "subject", "contrast", "metric", "value", "low", "high", "how"]
 
 
@@ -311,7 +313,7 @@ def published() -> pd.DataFrame:
         }
     )
     pairs = zip(out["exact_agreement"], out["alpha"], out["n"], strict=True)
-    tables = [rebuild_table(float(share), float(value), int(n)) for share, value, n in pairs]
+    tables = [rebuild_table(float(share), float(value), int(n)) if share <= 1 else None for share, value, n in pairs]
     for name in ("both_yes", "split", "both_no"):
         out[name] = pd.array([None if t is None else getattr(t, name) for t in tables], dtype="Int64")
     return out.rename_axis("axis")

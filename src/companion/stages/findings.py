@@ -1,203 +1,301 @@
-"""What the companion adds to the paper: findings of its own, each as one row with a number and its interval."""
+"""The abstract, sentence by sentence, beside what is found here; and what the companion adds to the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from companion import bootstrap, exposure, fixed_depth
-from companion.corpora.frozen import frozen as frozen_corpora
-from companion.corpora.frozen import load_frozen
-from companion.retrieval.checks import namespace_never_worse
-from companion.stages import agreement, coverage, published, studies, support
+from companion import exposure
+from companion.bootstrap import MACRO, Resampling
+from companion.stages import agreement, headline, published
 
-COLUMNS = ("name", "question", "estimate", "low", "high", "population", "reading", "chapter")
+SAME, HOLDS, SIGN, UNCHECKED = "same data: equal", "identity holds", "other encoder: same sign", "not checked"
+_FAILS = {SAME: "same data: differs", HOLDS: "identity fails", SIGN: "other encoder: other sign"}
 _WIDE, _NARROW, _RANDOM = "global_dense", "namespace_dense", "size_matched_random_partition"
-_Z = 1.959963984540054  # of the simulation error in the row on coverage
+_PAIR, _LOSS = f"{_NARROW}-{_WIDE}", "penalized_admissibility_upper_risk"
+_OUTLIER = "time-consent"
+
+SENTENCES = {
+    "support": "Searching only the asker's own memories finds more of the evidence",
+    "loss": "and puts less that is forbidden in front of it, mostly because more queries find enough",
+    "work": "with 98% fewer comparisons.",
+    "identity": "It is whose memories they are that counts, not how few.",
+    "scope": "It removes wrong scope; what policy and time forbid inside the namespace stays.",
+    "filters": "Filtering by metadata can help or hurt, and needs metadata that are right.",
+    "verifiers": "A model that reads only the text misses most violations, and flips verdicts that should stay.",
+    "downstream": "Answers get better by five to seven points of a hundred.",
+    "disclosure": "A reader discloses what it is shown: much more when that is admissible.",
+    "agreement": "Annotators agree on scope and usefulness, and hardly on what is prohibited.",
+}
+"""The paper's story in ten plain sentences; each published figure belongs to one of them."""
+
+
+def sentence_of(claim: str, subject: str, metric: str) -> str:
+    """Name the sentence (a key of ``SENTENCES``) that a published figure belongs to."""
+    if metric == "candidates_scored":
+        return "work"
+    plain = {_WIDE, _NARROW, _PAIR}
+    if claim == "C5" or (claim == "C9-controls" and subject not in plain):
+        return "identity"
+    by_claim = {
+        "C9-scope": "scope", "C9-typed": "scope", "C10": "filters", "C10-corruption": "filters", "C11": "verifiers",
+        "C11-controlled": "verifiers", "C13": "downstream", "C13-by-source": "downstream", "C8": "disclosure",
+        "C12": "disclosure", "agreement": "agreement",
+    }  # fmt: skip
+    found = metric in {"evidence_recall", "feasible_rate", "matched_query_count"}
+    return by_claim.get(claim, "support" if found else "loss")
+
+
+_READERS = ("deepseek-v4-pro", "gemini-3.6-flash", "gpt-5.6-luna")
+_SHOWN = {"C8": ("gpt-5.6-sol", "gemini-3.6-flash", "deepseek-v4-pro"), "C12": ("claude-opus-5",)}
+_FRONT: list[tuple[str, str, str]] = [
+    ("support", "evidence recall, own minus everything", f"C9 {_PAIR} top_20 evidence_recall"),
+    ("support", "queries that find enough", f"C9 {_PAIR} top_20 feasible_rate"),
+    ("loss", "loss", f"C9 {_PAIR} top_20 {_LOSS}"),
+    ("loss", "upper bound on the forbidden share", f"C9-bounds {_PAIR} top_20 conditional_upper_bound"),
+    (
+        "identity",
+        "evidence recall, anchors kept among strangers",
+        "C9-controls anchor_preserving_same_size top_20 evidence_recall",
+    ),
+    ("scope", "policy-disallowed share, own memories only", f"C9-typed {_NARROW} top_20 policy_disallowed"),
+    ("filters", "loss, policy and lifecycle filters", f"C10 policy_and_lifecycle-{_NARROW} top_100 {_LOSS}"),
+    ("filters", "loss, lifecycle filter alone", f"C10 lifecycle_only-{_NARROW} top_100 {_LOSS}"),
+    (
+        "filters",
+        "share of own memories that may be denied",
+        "C10-corruption namespace_false_deny top_100 last_dominating_rate",
+    ),
+    ("verifiers", "ROC-AUC, GPT-5.6 Sol", "C11 gpt-5.6-sol selected_operating_point roc_auc"),
+    ("verifiers", "ROC-AUC, Gemini 3.6 Flash", "C11 gemini-3.6-flash selected_operating_point roc_auc"),
+    *[("downstream", f"correct answers, {name}", f"C13 {name} {_PAIR} answer_correct") for name in _READERS],
+    *[
+        ("disclosure", f"selectivity gap, {name}", f"{claim} {name} exposed_minus_withheld selectivity_gap")
+        for claim, names in _SHOWN.items()
+        for name in names
+    ],
+    ("agreement", "alpha, prohibited", "agreement prohibited two_annotators krippendorff_alpha"),
+    ("agreement", "alpha, scope", "agreement scope two_annotators krippendorff_alpha"),
+]
+"""Sentence, figure in words, and claim, subject, contrast and metric of the published row."""
+
+
+def front_page(reproduced: pd.DataFrame, resampling: Resampling | None = None) -> pd.DataFrame:
+    """Put the paper's number, ours and a verdict beside each sentence of the abstract.
+
+    Parameters
+    ----------
+    reproduced : DataFrame
+        From :func:`companion.stages.reproduce.reproduce`.
+    resampling : Resampling, optional
+        Of the few figures that are not in it.
+
+    Returns
+    -------
+    DataFrame
+        One row per figure, in the order of ``SENTENCES``: sentence (key), figure (words), published, published_low,
+        published_high, value, low, high, verdict (one of ``SAME``, ``HOLDS``, ``SIGN``, ``UNCHECKED``, or what it
+        reads where that fails), note.
+    """
+    table = reproduced.set_index(["claim", "subject", "contrast", "metric"])
+    rows = [_told(key, words, table.loc[tuple(at.split())]) for key, words, at in _FRONT]
+    rows += [*_derived(table, resampling or Resampling())]
+    order = {key: place for place, key in enumerate(SENTENCES)}
+    return pd.DataFrame(rows).sort_values("sentence", key=lambda s: s.map(order), kind="stable", ignore_index=True)
+
+
+def _told(sentence: str, words: str, row: pd.Series) -> dict[str, Any]:
+    kinds = {"recomputed": SAME, "consistent": HOLDS}
+    verdict = kinds.get(row["status"], UNCHECKED)
+    if verdict != UNCHECKED and not row["agrees"]:
+        verdict = _FAILS[verdict]
+    ends = ("published", "published_low", "published_high", "value", "low", "high")
+    return {
+        "sentence": sentence,
+        "figure": words,
+        **{end: row[end] for end in ends},
+        "verdict": verdict,
+        "note": row["note"],
+    }
+
+
+def _derived(table: pd.DataFrame, how: Resampling) -> Iterator[dict[str, Any]]:
+    """Figures that follow from several rows: the split of the loss, work, the loss without scope, random pools."""
+    told = table["published"]
+    pair = ("C9", _PAIR, "top_20")
+    ours = headline.differences(resampling=how)
+    share = headline.split(ours).set_index(["source", "metric"])["share"][MACRO, "infeasibility_component"]
+    quoted = told[*pair, "infeasibility_component"] / told[*pair, _LOSS]
+    yield _plain("loss", "share of it from queries that find enough", quoted, share, SAME, "support_group_deltas.csv")
+    arms = {arm: table.loc["C9-controls", arm, "top_20", "candidates_scored"] for arm in (_WIDE, _NARROW)}
+    quoted, value = (arms[_NARROW][end] / arms[_WIDE][end] - 1 for end in ("published", "value"))
+    yield _plain("work", "candidates scored, relative change", quoted, value, HOLDS, arms[_WIDE]["note"])
+    key = ("C9-scope", "top_20_without_scope", "penalized_upper_risk")
+    quoted = told[key[0], _NARROW, key[1], key[2]] - told[key[0], _WIDE, key[1], key[2]]
+    aside = ours[(ours["metric"] == "loss_without_scope") & (ours["source"] == MACRO)].iloc[0]
+    row = _plain("scope", "loss with scope set aside", quoted, aside["estimate"], SAME, "support_group_deltas.csv")
+    yield row | {"low": aside["low"], "high": aside["high"]}
+    yield _random_pool(told["C9-controls", _RANDOM, "top_20", "evidence_recall"], how)
+
+
+def _plain(sentence: str, words: str, quoted: float, value: float, verdict: str, note: str) -> dict[str, Any]:
+    verdict = verdict if np.isclose(quoted, value, rtol=0, atol=1e-9) else _FAILS[verdict]
+    row = pd.Series({"published": quoted, "value": value, "status": "", "note": note}).reindex(
+        ["published", "published_low", "published_high", "value", "low", "high", "status", "note"]
+    )
+    return _told(sentence, words, row) | {"verdict": verdict}
+
+
+def _random_pool(quoted: float, how: Resampling) -> dict[str, Any]:
+    """Say whether random pools of the namespace's size find less than searching everything on RHELM too."""
+    from companion.corpora.frozen import load_frozen
+    from companion.stages import studies, support
+
+    settings = {"replicates": how.replicates, "confidence": how.confidence, "seed": how.seed}
+    study = studies.support(load_frozen("rhelm", arms=[_WIDE, _NARROW, _RANDOM]), **settings)  # type: ignore[arg-type]
+    found = support.by_family(study.summary).query("metric == 'evidence_recall'").set_index("arm")
+    ours, same = found.loc[_RANDOM], found["high"][_RANDOM] < found["estimate"][_WIDE]
+    row = _plain("identity", "evidence recall, random pool of the same size", quoted, quoted, SAME, "")
+    ends = {"value": ours["estimate"], "low": ours["low"], "high": ours["high"]}
+    note = "rhelm only, ten seeds (ends: smallest and largest): below searching everything, as in the paper"
+    return row | ends | {"verdict": SIGN if same else _FAILS[SIGN], "note": note}
+
+
+# --- what the companion adds ----
+
+
+def prefix_by_source(resampling: Resampling | None = None) -> pd.DataFrame:
+    """Estimate the prefix part of the loss in each source, and what share of the reduction feasibility makes up."""
+    table = headline.split(headline.differences(resampling=resampling))
+    wide = table.pivot(index="source", columns="metric", values="share")["infeasibility_component"]
+    parts = table[table["metric"] == "prefix_component"][["source", "estimate", "low", "high"]]
+    return parts.assign(feasibility_share=parts["source"].map(wide)).reset_index(drop=True)
+
+
+def withheld_disclosures(outcomes: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Count, by scenario, disclosures of a memory that was withheld: scenario, units, disclosed."""
+    table = published.table("exposure_outcomes") if outcomes is None else outcomes
+    counts = table.groupby("scenario", sort=False)["disclosed_withheld"].agg(units="size", disclosed="sum")
+    return counts.sort_values("disclosed", ascending=False, kind="stable").reset_index()
+
+
+def inadmissible_effects(
+    outcomes: pd.DataFrame | None = None, without: str = _OUTLIER, resampling: Resampling | None = None
+) -> pd.DataFrame:
+    """Estimate the effect of showing a relevant forbidden memory: in strata or not, with one scenario or without.
+
+    Returns
+    -------
+    DataFrame
+        reader, rule ("stratified", "unstratified"), left_out ("" or the scenario), estimate, low, high, excludes_zero.
+        Leaving a scenario out was decided after seeing the data: a sensitivity, not a result.
+    """
+    table = published.table("exposure_outcomes") if outcomes is None else outcomes
+    how = resampling or Resampling()
+    settings = {"replicates": how.replicates, "confidence": how.confidence, "seed": how.seed, "method": how.method}
+    parts = []
+    for left_out in ("", without):
+        for rule, strata in (("stratified", "axis"), ("unstratified", "none")):
+            part = exposure.summarise(table[table["scenario"] != left_out], stratify=strata, **settings)  # type: ignore[arg-type]
+            parts.append(part.query("metric == 'relevant_inadmissible'").assign(rule=rule, left_out=left_out))
+    rows = pd.concat(parts, ignore_index=True)[["reader", "rule", "left_out", "estimate", "low", "high"]]
+    return rows.assign(excludes_zero=(rows["low"] > 0) | (rows["high"] < 0))
+
+
+def rhelm_beside(resampling: Resampling | None = None) -> pd.DataFrame:
+    """Put every rhelm difference that the paper's rows give beside ours under the packaged encoder.
+
+    Returns
+    -------
+    DataFrame
+        metric, published, estimate, low, high, inside. Published differences are those of the two arms' published
+        levels; ``prefix_component`` is loss plus feasibility.
+    """
+    from companion.corpora.frozen import load_frozen
+    from companion.stages import studies
+
+    how = resampling or Resampling()
+    settings = {"replicates": how.replicates, "confidence": how.confidence, "seed": how.seed}
+    records = load_frozen("rhelm", arms=[_WIDE, _NARROW])
+    ours = studies.support(records, reference=_WIDE, **settings).summary  # type: ignore[arg-type]
+    levels = published.figures("C9-source").query("contrast == 'rhelm_top_20'")
+    wide = levels.pivot(index="metric", columns="subject", values="published").rename(published.PUBLISHED_METRICS)
+    told = (wide[_NARROW] - wide[_WIDE]).to_dict()
+    told["infeasibility_component"] = -told["feasible_rate"]
+    told["prefix_component"] = told["loss"] + told["feasible_rate"]
+    names = ("evidence_recall", "feasible_rate", "loss", "infeasibility_component", "prefix_component", "lower_bound")
+    rows = []
+    for metric in (*names, "upper_bound", "any_violation", "violation_count"):
+        mine = ours.contrast(_NARROW, metric)
+        inside = bool(mine["low"] <= told[metric] <= mine["high"])
+        rows.append((metric, told[metric], *mine[["estimate", "low", "high"]].astype(float), inside))
+    return pd.DataFrame(rows, columns=["metric", "published", "estimate", "low", "high", "inside"])
+
+
+def interval_coverage(reader: str = "deepseek-v4-pro", simulations: int = 1000, seed: int = 0) -> pd.DataFrame:
+    """Simulate studies like the exposure study, and count how often each kind of 95% interval holds the truth."""
+    from companion.stages import coverage
+
+    model = coverage.exposure_model(published.table("exposure_outcomes"), reader)
+    table = coverage.exposure_coverage(model, simulations=simulations, seed=seed)
+    return table[table["statistic"] == "relevant_inadmissible"].reset_index(drop=True)
 
 
 def all_findings(
-    *,
-    frozen: Sequence[str] = ("rhelm", "gatemem"),
-    top_k: int = 20,
-    simulations: int = 1000,
-    replicates: int = bootstrap.DEFAULT_REPLICATES,
-    confidence: float = bootstrap.DEFAULT_CONFIDENCE,
-    seed: int = 0,
+    resampling: Resampling | None = None, simulations: int = 1000, kinds: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Compute every finding."""
-    settings = {"replicates": replicates, "confidence": confidence, "seed": seed}
-    rows = [*_stratification(settings), *_seed_dependence(settings), *_coverage(simulations, confidence, seed)]
-    rows += _agreement(settings)
-    present = set(frozen_corpora())
-    for corpus in frozen:
-        if corpus in present:
-            rows += _support(corpus, top_k, settings)
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(
-        {"estimate": "float64", "low": "float64", "high": "float64"}
-    )
+    """List the companion's own findings, none of them the paper's: finding (key), on, estimate, low, high, reading."""
+    rows = pd.DataFrame([row for make in _FINDINGS for row in make(resampling or Resampling(), simulations)])
+    return rows[rows["finding"].isin(kinds)] if kinds else rows
 
 
-def _row(name: str, question: str, value: Any, population: str, reading: str, chapter: str) -> dict[str, Any]:
-    """Build one row; `value` is a number or something with estimate, low and high."""
-    ends = {"estimate": value, "low": None, "high": None}
-    if hasattr(value, "__getitem__"):
-        ends = {key: value[key] for key in ends}
-    return {
-        "name": name, "question": question, **ends, "population": population, "reading": reading, "chapter": chapter
-    }  # fmt: skip
+def _finding(finding: str, on: str, value: Any, reading: str) -> dict[str, Any]:
+    ends = {end: float(value[end]) for end in ("estimate", "low", "high")}
+    return {"finding": finding, "on": on, **ends, "reading": reading}
 
 
-def _stratification(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Ask whether the one effect that excludes zero does so under both ways of resampling scenarios."""
-    outcomes = published.table("exposure_outcomes")
-    by_rule = {
-        rule: exposure.summarise(outcomes, stratify=rule, **settings)
-        .query("metric == 'relevant_inadmissible'")
-        .set_index("reader")
-        for rule in ("axis", "none")
-    }
-    worst = str(by_rule["axis"]["estimate"].idxmax())
-    words = {"axis": "within governing axes, as in the paper", "none": "all together"}
-    for rule, table in by_rule.items():
-        excluding = int((table["low"] > 0).sum())
-        yield _row(
-            f"stratification_{rule}",
-            f"Effect of showing {worst} a forbidden memory, scenarios resampled {words[rule]}",
-            table.loc[worst],
-            "controlled-exposure-16",
-            f"intervals that exclude zero: {excluding} of {len(table)} readers",
-            "04-exposure",
+def _find_prefix(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
+    for row in prefix_by_source(how).to_dict("records"):
+        reading = f"feasibility is {row['feasibility_share']:.0%} of the reduction in loss"
+        yield _finding("prefix part of the loss", row["source"], row, reading)
+
+
+def _find_scenario(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
+    for (rule, left_out), part in inadmissible_effects(resampling=how).groupby(["rule", "left_out"], sort=False):
+        count = f"{int(part['excludes_zero'].sum())} of {len(part)} readers' intervals exclude zero"
+        on = f"{rule}, without {left_out}" if left_out else str(rule)
+        for row in part.to_dict("records"):
+            yield _finding(f"effect of showing a forbidden memory, {on}", row["reader"], row, count)
+
+
+def _find_agreement(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
+    for axis, table in agreement.published_tables().items():
+        value = agreement.alpha_interval(
+            table.ratings(), replicates=how.replicates, confidence=how.confidence, seed=how.seed
+        )
+        reading = f"one table: {table.both_yes} both yes, {table.split} split, {table.both_no} both no"
+        yield _finding(
+            "annotators' alpha", axis, {"estimate": value.alpha, "low": value.low, "high": value.high}, reading
         )
 
 
-def _seed_dependence(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Ask how many seeds give the exact end of the published interval that is settled least."""
-    exact = exposure.exact_intervals(
-        published.table("exposure_outcomes"), confidence=settings["confidence"], replicates=settings["replicates"]
-    )
-    claims = published.figures().query("claim in ['C8', 'C12']")[["subject", "metric"]]
-    exact = exact.merge(claims.rename(columns={"subject": "reader"}), on=["reader", "metric"])
-    exact["settled"] = exact[["agree_low", "agree_high"]].min(axis=1)
-    least = exact.sort_values("settled", kind="stable").to_dict("records")[0]
-    firm = int((exact["settled"] > 0.99).sum())
-    yield _row(
-        "seed_dependence",
-        f"Share of seeds that give the exact interval of {least['reader']}, {str(least['metric']).replace('_', ' ')}",
-        float(least["settled"]),
-        "controlled-exposure-16",
-        f"the least settled of {len(exact)} intervals; the same ends under nearly every seed: {firm}",
-        "04-exposure",
-    )
-
-
-def _coverage(simulations: int, confidence: float, seed: int) -> Iterator[dict[str, Any]]:
-    """Ask how often an interval of this design holds the truth."""
-    outcomes = published.table("exposure_outcomes")
-    means = exposure.unit_effects(outcomes).query("cell == 'relevant_inadmissible'").groupby("reader")["effect"].mean()
-    worst = str(means.idxmax())
-    model = coverage.exposure_model(outcomes, worst)
-    table = coverage.exposure_coverage(model, simulations=simulations, confidence=confidence, seed=seed)
-    table = table[table["statistic"] == "relevant_inadmissible"].set_index("method")
-    shares, errors = table["coverage"].astype(float), table["coverage_se"].astype(float)
-    for method in ("percentile, within strata", "t, within strata"):
-        share, error = float(shares[method]), float(errors[method])
-        short = share + _Z * error < confidence
-        reading = "less often than it says" if short else "as often as it says, within simulation error"
-        yield _row(
-            f"coverage_{method.partition(',')[0]}",
-            f"Share of simulated studies whose nominal {100 * confidence:g}% interval holds the truth ({method})",
-            {"estimate": share, "low": max(0.0, share - _Z * error), "high": min(1.0, share + _Z * error)},
-            f"simulated like {worst}",
-            reading,
-            "04-exposure",
+def _find_coverage(how: Resampling, simulations: int) -> Iterator[dict[str, Any]]:
+    for row in interval_coverage(simulations=simulations, seed=how.seed).to_dict("records"):
+        share, error = row["coverage"], 1.96 * row["coverage_se"]
+        value = {"estimate": share, "low": max(0.0, share - error), "high": min(1.0, share + error)}
+        yield _finding(
+            "real coverage of a 95% interval", row["method"], value, f"{row['simulations']:,} simulated studies"
         )
 
 
-def _agreement(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give the annotators' alpha an interval, from the tables that the published figures determine."""
-    rows = agreement.recomputable(**settings)
-    tables = agreement.published_tables()
-    for row in rows[rows["metric"] == "krippendorff_alpha"].to_dict("records"):
-        axis = str(row["subject"])
-        table = tables[axis]
-        yield _row(
-            f"alpha_{axis}",
-            f"Annotators' alpha, {axis.replace('_', ' ')}",
-            {"estimate": row["value"], "low": row["low"], "high": row["high"]},
-            "annotation-207",
-            f"{table.both_yes} both yes, {table.split} split, {table.both_no} both no",
-            "03-verification",
-        )
+def _find_encoder(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
+    for row in rhelm_beside(how).to_dict("records"):
+        side = "inside" if row["inside"] else "outside"
+        reading = f"published {row['published']:+.3f}: {side} our interval".replace("-", "\u2212")
+        yield _finding("own minus everything on rhelm, MiniLM", str(row["metric"]).replace("_", " "), row, reading)
 
 
-def _support(corpus: str, top_k: int, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Ask one frozen corpus whether the namespace helps, whether identity or size does it, and what it leaves."""
-    records = load_frozen(corpus, arms=[_WIDE, _NARROW, _RANDOM])
-    study = studies.support(records, reference=_WIDE, top_k=top_k, **settings)
-    told = published.figures()
-    # A figure of another depth is no counterpart.
-    quoted = told[(told["contrast"] == f"{corpus}_top_{top_k}") & (told["subject"] == _CONTRAST)]
-    published_levels = dict(zip(quoted["metric"], quoted["published"], strict=True))
-    names = {"evidence_recall": "evidence_recall", "loss": "penalized_admissibility_upper_risk"}
-    for metric, theirs in names.items():
-        beside = (
-            "published under another encoder: " + f"{published_levels[theirs]:+.3f}".replace("-", "−")
-            if theirs in published_levels
-            else "not in the paper"
-        )
-        yield _row(
-            f"{corpus}_{metric}",
-            f"Own namespace minus everything: {metric.replace('_', ' ')}, top {top_k}",
-            study.summary.contrast(_NARROW, metric),
-            records.population,
-            beside,
-            "02-support",
-        )
-    pools = support.by_family(study.summary).query("metric == 'evidence_recall'").set_index("arm")
-    if _RANDOM in pools.index:
-        own = pools["estimate"].astype(float)[_NARROW]
-        yield _row(
-            f"{corpus}_random_pool",
-            f"Evidence recall in a random pool of the namespace's size, top {top_k}",
-            pools.loc[_RANDOM],
-            records.population,
-            f"own namespace: {float(own):.3f}; ends are the smallest and the largest seed",
-            "02-support",
-        )
-    yield _never_worse(corpus, records)
-    if {"privacy", "safety"} & set(fixed_depth.kinds_of(records.queries)):
-        yield from _protected(corpus, records, top_k, settings)
-
-
-_CONTRAST = f"{_NARROW}-{_WIDE}"
-
-
-def _never_worse(corpus: str, records: Any) -> dict[str, Any]:
-    worse = namespace_never_worse(records.rankings, records.labels, narrow=_NARROW, wide=_WIDE)
-    return _row(
-        f"{corpus}_never_worse",
-        "Anchors that rank worse in the namespace than in the whole store",
-        float(len(worse)),
-        records.population,
-        "must be none, whatever the encoder; checked, not assumed",
-        "02-support",
-    )
-
-
-def _protected(corpus: str, records: Any, top_k: int, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Ask for what share of privacy and safety questions a protected memory comes along in the right namespace."""
-    counted = fixed_depth.fixed_depth_exposure(records, depths=[top_k], arms=[_WIDE, _NARROW])
-    table = fixed_depth.summarise_fixed_depth(counted, metrics=["protected"], **settings)
-    table = table[(table["source"] == bootstrap.MACRO) & (table["arm"] == _NARROW) & table["reference"].isna()]
-    for row in table.to_dict("records"):
-        yield _row(
-            f"{corpus}_protected_{row['kind']}",
-            f"Share of {row['kind']} questions with a protected memory in the top {top_k} of the asker's own namespace",
-            row,
-            records.population,
-            "what a namespace filter alone lets through",
-            "04-exposure",
-        )
+_FINDINGS = (_find_prefix, _find_scenario, _find_agreement, _find_coverage, _find_encoder)

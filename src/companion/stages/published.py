@@ -1,4 +1,4 @@
-"""The paper's published figures, as facts to compare with (``data/published``)."""
+"""The paper's published figures and released outcomes: facts to compare with and to compute from."""
 
 from __future__ import annotations
 
@@ -36,34 +36,15 @@ def _figures() -> pd.DataFrame:
 
 
 def figures(claim: str | None = None) -> pd.DataFrame:
-    """Return the published estimates, in the order of the file.
-
-    Parameters
-    ----------
-    claim : str, optional
-        Keep one claim, such as ``"C8"``.
-
-    Returns
-    -------
-    DataFrame
-        ``claim``, ``stage``, ``population``, ``subject``, ``contrast``, ``metric``, ``published``,
-        ``published_low``, ``published_high`` (missing where the paper gives no interval), ``n``.
-    """
+    """Return the published estimates in the order of the file: keys, published, published_low, published_high, n."""
     table = _figures()
     return (table if claim is None else table[table["claim"] == claim]).copy()
 
 
 def figure(claim: str, subject: str, contrast: str, metric: str) -> pd.Series:
-    """Return one published row.
-
-    Raises
-    ------
-    InputError
-        If there is not exactly one such row.
-    """
-    table = _figures()
+    """Return one published row; refuse where there is not exactly one."""
     wanted = {"claim": claim, "subject": subject, "contrast": contrast, "metric": metric}
-    found = table
+    found = _figures()
     for column, value in wanted.items():
         found = found[found[column] == value]
     if len(found) != 1:
