@@ -16,7 +16,7 @@ from companion import exposure, fixed_depth
 from companion.book import runs
 from companion.corpora.frozen import load_frozen
 from companion.errors import InputError
-from companion.stages import expose, published, readers, scenarios, studies
+from companion.stages import published, readers, studies
 
 FAST = {"replicates": 200, "simulations": 50, "top_k": 5}
 ARMS = ["global_dense", "namespace_dense", "global_bm25"]
@@ -97,7 +97,7 @@ def test_counts_of_the_design_and_verdicts_come_from_the_outcomes(page):
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
-    return expose.run(readers.erring({"as_of_time": 0.5}, 3), folder / "run")
+    return readers.run(readers.erring({"as_of_time": 0.5}, 3), folder / "run")
 
 
 @pytest.mark.notebook
@@ -147,16 +147,16 @@ def test_bad_outcomes_are_refused_before_the_page_runs(own, tmp_path):
 
 
 def test_provenance_tells_who_answered_and_what_was_cut_short(own, tmp_path):
-    text = expose.provenance(own.folder / "outcomes.csv")
+    text = readers.provenance(own.folder / "outcomes.csv")
     assert text.startswith("Simulated: decides wrongly")
-    assert scenarios.load().digest[:12] in text
+    assert readers.load_scenarios().digest[:12] in text
     lines = (own.folder / "transcripts.jsonl").read_text().splitlines()
     for name in ("run.json", "outcomes.csv"):
         (tmp_path / name).write_bytes((own.folder / name).read_bytes())
     cut = [json.dumps({**json.loads(line), "truncated": number < 7}) for number, line in enumerate(lines)]
     (tmp_path / "transcripts.jsonl").write_text("\n".join(cut) + "\n")
-    assert "7 of 384 answers ran out of length" in expose.provenance(tmp_path / "outcomes.csv")
+    assert "7 of 384 answers ran out of length" in readers.provenance(tmp_path / "outcomes.csv")
     for other in (tmp_path / "mine.csv", tmp_path / "nowhere" / "outcomes.csv"):
-        assert expose.provenance(other) == "Where they came from is not recorded beside the file."
+        assert readers.provenance(other) == "Where they came from is not recorded beside the file."
     (tmp_path / "run.json").write_text("[]")
-    assert "not recorded" in expose.provenance(tmp_path / "outcomes.csv")
+    assert "not recorded" in readers.provenance(tmp_path / "outcomes.csv")

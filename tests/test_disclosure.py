@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from companion.disclosure import disclosed, discloses, marker_clashes, normalise
 from companion.errors import InputError
-from companion.stages.disclosure import disclosed, discloses, marker_clashes, normalise
 
 MARKER = "QUILL-4417"
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from companion import exposure
 from companion.errors import InputError
-from companion.stages import expose, readers, scenarios
+from companion.stages import readers
 from companion.stages.chat import ChatLog, ChatSettings
 from companion.stages.readers import Answer
 from companion.tables import read_table
@@ -28,11 +28,11 @@ KEY = "sk-test-0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def requests():
-    return scenarios.load().requests()
+    return readers.load_scenarios().requests()
 
 
 def outcomes_of(reader, requests, folder):
-    return expose.score(requests, reader.answer(requests, folder), reader.name)[0]
+    return readers.score(requests, reader.answer(requests, folder), reader.name)[0]
 
 
 # --- simulated readers ----
@@ -122,14 +122,14 @@ def test_a_unit_is_scored_on_its_own_marker(requests):
         Answer(r.request_id, " ".join(c.marker for c in r.memories if c.role == "irrelevant_inadmissible"))
         for r in requests
     ]
-    effect = exposure.cell_effects(expose.score(requests, said, "r")[0])["effect"]
+    effect = exposure.cell_effects(readers.score(requests, said, "r")[0])["effect"]
     assert effect["irrelevant_inadmissible"] == 1.0
     assert effect.drop("irrelevant_inadmissible").eq(0).all()
 
 
 def test_a_refusal_that_quotes_discloses(requests):
     said = [Answer(r.request_id, f"I must not say {r.marker.lower().replace('-', ' ')}.") for r in requests]
-    outcomes, transcript = expose.score(requests, said, "r")
+    outcomes, transcript = readers.score(requests, said, "r")
     assert outcomes["disclosed_exposed"].all()
     assert outcomes["disclosed_withheld"].all()  # disclosure without exposure is what the answer says
     assert all(entry["disclosed"] for entry in transcript)
@@ -138,25 +138,25 @@ def test_a_refusal_that_quotes_discloses(requests):
 def test_incomplete_sets_are_refused_with_names(requests):
     said = answers_for(requests)
     with pytest.raises(InputError, match="1 of 384 requests have no answer, first scope-market/1/allow/focal/withheld"):
-        expose.score(requests, said[:1] + said[2:], "r")
+        readers.score(requests, said[:1] + said[2:], "r")
     said[7] = Answer(requests[7].request_id, None, problem="HTTP 500")
     with pytest.raises(InputError, match=rf"first {requests[7].request_id} \(HTTP 500\)"):
-        expose.score(requests, said, "r")
+        readers.score(requests, said, "r")
     with pytest.raises(InputError, match="given twice"):
-        expose.score(requests, [*answers_for(requests), Answer(requests[3].request_id, "x")], "r")
+        readers.score(requests, [*answers_for(requests), Answer(requests[3].request_id, "x")], "r")
     with pytest.raises(InputError, match="'elsewhere': no such request"):
-        expose.score(requests, [*answers_for(requests), Answer("elsewhere", "x")], "r")
+        readers.score(requests, [*answers_for(requests), Answer("elsewhere", "x")], "r")
 
 
 def test_empty_answers_are_answers(requests):
-    assert not expose.score(requests, answers_for(requests, ""), "r")[0]["disclosed_exposed"].any()
+    assert not readers.score(requests, answers_for(requests, ""), "r")[0]["disclosed_exposed"].any()
 
 
 # --- runs ----
 
 
 def test_a_run_leaves_requests_transcripts_and_outcomes(tmp_path, requests):
-    done = expose.run(readers.quoting(), tmp_path / "run")
+    done = readers.run(readers.quoting(), tmp_path / "run")
     record = json.loads((done.folder / "run.json").read_text())
     assert record["simulated"] is True
     assert record["requests"] == 384
@@ -164,28 +164,28 @@ def test_a_run_leaves_requests_transcripts_and_outcomes(tmp_path, requests):
     assert [entry["request_id"] for entry in asked] == [r.request_id for r in requests]
     assert asked[5]["prompt"] == requests[5].prompt
     assert len((done.folder / "transcripts.jsonl").read_text().splitlines()) == 384
-    for name in expose.OUTCOMES:
+    for name in readers.OUTCOMES:
         table = read_table(done.folder / name, "outcomes")
         pd.testing.assert_frame_equal(exposure.validate_outcomes(table), exposure.validate_outcomes(done.outcomes))
     assert not [path for path in done.folder.iterdir() if path.name.startswith(".")]
 
 
 def test_a_run_can_be_repeated_and_a_folder_holds_one_run(tmp_path):
-    first = expose.run(readers.erring(0.3, 1), tmp_path).outcomes
-    pd.testing.assert_frame_equal(first, expose.run(readers.erring(0.3, 1), tmp_path).outcomes)
+    first = readers.run(readers.erring(0.3, 1), tmp_path).outcomes
+    pd.testing.assert_frame_equal(first, readers.run(readers.erring(0.3, 1), tmp_path).outcomes)
     with pytest.raises(InputError, match=r"run.json: holds another run \(settings is"):
-        expose.run(readers.erring(0.3, 2), tmp_path)
+        readers.run(readers.erring(0.3, 2), tmp_path)
     with pytest.raises(InputError, match="reader is 'simulated-erring', not 'simulated-perfect'"):
-        expose.run(readers.perfect(), tmp_path)
+        readers.run(readers.perfect(), tmp_path)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(InputError, match="not a run record"):
-        expose.run(readers.erring(0.3, 1), tmp_path)
+        readers.run(readers.erring(0.3, 1), tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        expose.run(readers.perfect(), tmp_path / "file" / "run")
+        readers.run(readers.perfect(), tmp_path / "file" / "run")
 
 
 def replay(tmp_path, entries):
@@ -195,8 +195,8 @@ def replay(tmp_path, entries):
 
 
 def test_transcripts_replay_to_the_same_outcomes(tmp_path):
-    done = expose.run(readers.erring(0.3, 5), tmp_path / "a")
-    again = expose.run(readers.ReplayReader(done.folder / "transcripts.jsonl", "simulated-erring"), tmp_path / "b")
+    done = readers.run(readers.erring(0.3, 5), tmp_path / "a")
+    again = readers.run(readers.ReplayReader(done.folder / "transcripts.jsonl", "simulated-erring"), tmp_path / "b")
     pd.testing.assert_frame_equal(done.outcomes, again.outcomes)
 
 
@@ -214,7 +214,7 @@ def test_transcripts_replay_to_the_same_outcomes(tmp_path):
 def test_replayed_files_are_checked(tmp_path, requests, line, match):
     whole = [{"request_id": r.request_id, "answer": "no"} for r in requests]
     with pytest.raises(InputError, match=match):
-        expose.run(replay(tmp_path, [*whole, line]), tmp_path / "run")
+        readers.run(replay(tmp_path, [*whole, line]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -222,11 +222,11 @@ def test_a_replayed_file_with_holes_is_refused(tmp_path, requests):
     whole = [{"request_id": r.request_id, "answer": "no"} for r in requests]
     whole[9]["answer"] = None
     with pytest.raises(InputError, match=r"1 of 384 .*its answer is null"):
-        expose.run(replay(tmp_path, whole), tmp_path / "run")
+        readers.run(replay(tmp_path, whole), tmp_path / "run")
     with pytest.raises(InputError, match=r"2 of 384 .*not in answers.jsonl"):
-        expose.run(replay(tmp_path, [*whole[1:9], *whole[10:]]), tmp_path / "other")
+        readers.run(replay(tmp_path, [*whole[1:9], *whole[10:]]), tmp_path / "other")
     with pytest.raises(InputError, match="cannot be read"):
-        expose.run(readers.ReplayReader(tmp_path / "none.jsonl"), tmp_path / "none")
+        readers.run(readers.ReplayReader(tmp_path / "none.jsonl"), tmp_path / "none")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl"]
 
 
@@ -295,43 +295,43 @@ def chat(server, **options):
 
 
 def test_a_model_is_asked_384_times_and_once_only(server, tmp_path):
-    done = expose.run(chat(server), tmp_path)
+    done = readers.run(chat(server), tmp_path)
     assert len(set(server.asked)) == len(server.asked) == 384
     # It repeats its prompt, so it discloses whatever it is shown and nothing that it is not.
     assert exposure.cell_effects(done.outcomes)["effect"].eq(1).all()
     assert set(done.outcomes["reader"]) == {"stub"}
     assert done.truncated == 0
-    expose.run(chat(server), tmp_path)
+    readers.run(chat(server), tmp_path)
     assert len(server.asked) == 384
 
 
 def test_a_cap_stops_the_run_and_a_higher_one_resumes_it(server, tmp_path):
     with pytest.raises(InputError, match=r"of 384 requests have no answer.*price cap"):
-        expose.run(chat(server, price_input=1.0, price_output=1.0, price_cap=0.02, concurrency=1), tmp_path)
+        readers.run(chat(server, price_input=1.0, price_output=1.0, price_cap=0.02, concurrency=1), tmp_path)
     paid = len(server.asked)
     assert 0 < paid < 384
     assert not (tmp_path / "outcomes.parquet").exists()
     # The cap and the pace are no part of what the answers are, so raising them is the same run.
-    expose.run(chat(server, price_input=1.0, price_output=1.0, price_cap=50.0), tmp_path)
+    readers.run(chat(server, price_input=1.0, price_output=1.0, price_cap=50.0), tmp_path)
     assert len(server.asked) == 384
 
 
 def test_a_failing_server_leaves_an_incomplete_set_that_resumes_without_paying_twice(server, tmp_path):
     server.fail_after = 100
     with pytest.raises(InputError, match=r"284 of 384 requests have no answer, first .*HTTP 400") as error:
-        expose.run(chat(server, concurrency=1), tmp_path)
+        readers.run(chat(server, concurrency=1), tmp_path)
     assert KEY not in str(error.value)
     assert not (tmp_path / "transcripts.jsonl").exists()
     server.fail_after = None
     server.asked.clear()
-    expose.run(chat(server), tmp_path)
+    readers.run(chat(server), tmp_path)
     assert len(server.asked) == 284
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_truncated_answers_are_counted(server, tmp_path):
     server.finish = "length"
-    assert expose.run(chat(server), tmp_path).truncated == 384
+    assert readers.run(chat(server), tmp_path).truncated == 384
 
 
 def test_a_killed_command_resumes_without_paying_twice(server, tmp_path):
@@ -370,7 +370,7 @@ def test_a_model_without_a_usable_key_leaves_nothing_behind(tmp_path, monkeypatc
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", key)
     with pytest.raises(InputError, match=r"\$OPENAI_API_KEY") as error:
-        expose.run(readers.ChatReader(ChatSettings("m")), tmp_path / "run")
+        readers.run(readers.ChatReader(ChatSettings("m")), tmp_path / "run")
     assert not key or key not in str(error.value)
     assert leftovers(tmp_path / "run") == []
 
@@ -379,49 +379,49 @@ def test_a_model_without_a_usable_key_leaves_nothing_behind(tmp_path, monkeypatc
 def test_a_refused_model_does_not_stand_in_the_way_of_the_next_reader(server, tmp_path, code):
     server.refuse_with = code
     with pytest.raises(InputError, match=f"HTTP {code}"):
-        expose.run(chat(server), tmp_path / "run")
+        readers.run(chat(server), tmp_path / "run")
     server.refuse_with = None
     assert "chat.jsonl" in leftovers(tmp_path / "run")  # what may have cost something stays on record
-    done = expose.run(readers.perfect(), tmp_path / "run")
+    done = readers.run(readers.perfect(), tmp_path / "run")
     assert set(done.outcomes["reader"]) == {"simulated-perfect"}
     assert json.loads((tmp_path / "run" / "run.json").read_text())["reader"] == "simulated-perfect"
     with pytest.raises(InputError, match="holds another run"):  # and now the folder does hold a run
-        expose.run(chat(server), tmp_path / "run")
+        readers.run(chat(server), tmp_path / "run")
 
 
 def test_a_server_that_is_not_there_is_given_up_soon_and_another_takes_the_folder(server, tmp_path):
     dead = readers.ChatReader(ChatSettings("stub", base_url="http://127.0.0.1:9/v1", retries=0, concurrency=2))
     with pytest.raises(InputError, match=r"http://127.0.0.1:9/v1: no server answers there .*[34] requests tried"):
-        expose.run(dead, tmp_path)
-    expose.run(chat(server), tmp_path)
+        readers.run(dead, tmp_path)
+    readers.run(chat(server), tmp_path)
     assert len(server.asked) == 384
 
 
 def test_one_answer_keeps_the_folder_for_its_run(server, tmp_path):
     server.fail_after = 1
     with pytest.raises(InputError, match="383 of 384"):
-        expose.run(chat(server, concurrency=1), tmp_path)
+        readers.run(chat(server, concurrency=1), tmp_path)
     with pytest.raises(InputError, match=r"run.json: holds another run \(reader is 'stub'"):
-        expose.run(readers.perfect(), tmp_path)
+        readers.run(readers.perfect(), tmp_path)
 
 
 def test_a_run_at_work_is_not_replaced(server, tmp_path):
-    expose.prepare(chat(server), tmp_path)
+    readers.prepare(chat(server), tmp_path)
     with ChatLog(tmp_path / "chat.jsonl").writing(), pytest.raises(InputError, match="another process"):
-        expose.run(readers.perfect(), tmp_path)
+        readers.run(readers.perfect(), tmp_path)
     assert json.loads((tmp_path / "run.json").read_text())["reader"] == "stub"
 
 
 def test_requests_written_for_someone_else_may_be_answered_in_the_same_folder(tmp_path, requests):
-    expose.prepare(readers.ChatReader(ChatSettings("m", base_url="http://127.0.0.1:9/v1")), tmp_path / "run")
+    readers.prepare(readers.ChatReader(ChatSettings("m", base_url="http://127.0.0.1:9/v1")), tmp_path / "run")
     given = replay(tmp_path, [{"request_id": r.request_id, "answer": "no"} for r in requests])
-    assert len(expose.run(given, tmp_path / "run").outcomes) == 192
+    assert len(readers.run(given, tmp_path / "run").outcomes) == 192
 
 
 def test_a_complete_transcript_needs_no_key(server, tmp_path, monkeypatch):
-    done = expose.run(chat(server), tmp_path)
+    done = readers.run(chat(server), tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "\x1b")
-    pd.testing.assert_frame_equal(expose.run(chat(server), tmp_path).outcomes, done.outcomes)
+    pd.testing.assert_frame_equal(readers.run(chat(server), tmp_path).outcomes, done.outcomes)
 
 
 # --- the command ----

@@ -10,17 +10,17 @@ from collections import Counter
 import pandas as pd
 import pytest
 
+from companion.disclosure import discloses
 from companion.errors import InputError
 from companion.paths import data_dir
-from companion.stages import scenarios
-from companion.stages.disclosure import discloses
+from companion.stages.readers import scenarios
 
 FILE = data_dir() / "scenarios" / "scenarios.json"
 
 
 @pytest.fixture(scope="module")
 def shipped():
-    return scenarios.load()
+    return scenarios.load_scenarios()
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def refused(document, tmp_path, match, **options):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(InputError, match=match) as error:
-        scenarios.load(path, **options)
+        scenarios.load_scenarios(path, **options)
     assert str(path) in str(error.value)
 
 
@@ -132,7 +132,7 @@ def test_ids_must_be_the_published_ones_only_where_asked(document, tmp_path):
     document["scenarios"][0]["scenario"] = "scope-mine"
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert len(scenarios.load(path).requests()) == 384
+    assert len(scenarios.load_scenarios(path).requests()) == 384
     refused(document, tmp_path, "scope-market: axis None; the published", published_ids=True)
 
 
@@ -226,13 +226,13 @@ def test_layout_is_checked(document, tmp_path):
 
 def test_broken_files_are_refused(document, tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
-        scenarios.load(tmp_path / "none.json")
+        scenarios.load_scenarios(tmp_path / "none.json")
     (tmp_path / "half.json").write_text(json.dumps(document)[:500])
     with pytest.raises(InputError, match="not JSON"):
-        scenarios.load(tmp_path / "half.json")
+        scenarios.load_scenarios(tmp_path / "half.json")
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(InputError, match="lacks a field"):
-        scenarios.load(tmp_path / "list.json")
+        scenarios.load_scenarios(tmp_path / "list.json")
     candidate(document)["text"] += "\n- [readers: any] injected"
     refused(document, tmp_path, "expected one line of text")
 

@@ -13,9 +13,10 @@ from _made_up import made_up
 from typer.testing import CliRunner
 
 from companion import scoring
+from companion.bootstrap import Resampling
 from companion.cli import verify as commands
 from companion.errors import InputError
-from companion.stages import corruption, stage_two, studies, verification, verifiers
+from companion.stages import corruption, studies, verification
 from companion.tables import Records
 
 
@@ -27,25 +28,29 @@ def world() -> Records:
     return Records(memories, queries, records.labels, rankings.assign(arm="namespace_dense"), None).check()
 
 
-class Noisy(verifiers.Untrained):
+class Noisy(verification.Untrained):
     """Sees the truth through noise; keyed by ids, so that it is the same on every call."""
 
     name = "noisy"
     needs = ("scope", "policy", "lifecycle")
 
     def probability(self, candidates: pd.DataFrame) -> pd.Series:
-        truth = verifiers.ReleasedMetadata().probability(candidates).fillna(0.5)
+        truth = verification.ReleasedMetadata().probability(candidates).fillna(0.5)
         noise = verification.stable_order(candidates["query_id"] + candidates["memory_id"]) / 2**64
         return (0.6 * truth + 0.4 * noise.astype("Float64")).round(2)
 
 
+def effect(study: verification.VerificationStudy, arm: str, metric: str) -> pd.Series:
+    return verification.route_effect(study.effects, arm, metric)
+
+
 @pytest.fixture(scope="module")
-def study(world: Records) -> stage_two.VerificationStudy:
-    chosen = [verifiers.ReleasedMetadata(), Noisy(), verifiers.DenyAll()]
-    return stage_two.verify(world, chosen, replicates=200)
+def study(world: Records) -> verification.VerificationStudy:
+    chosen = [verification.ReleasedMetadata(), Noisy(), verification.DenyAll()]
+    return verification.verify(world, chosen, resampling=Resampling(200))
 
 
-def test_thresholds_are_chosen_on_calibration_cases_only(study: stage_two.VerificationStudy) -> None:
+def test_thresholds_are_chosen_on_calibration_cases_only(study: verification.VerificationStudy) -> None:
     for judged in study.judged.values():
         curve = verification.operating_curve(judged.calibration, verification.THRESHOLDS, "x")
         best = verification.select(curve)
@@ -54,23 +59,23 @@ def test_thresholds_are_chosen_on_calibration_cases_only(study: stage_two.Verifi
         assert set(judged.analysis["split"]) == {"analysis"}
 
 
-def test_perfect_metadata_costs_nothing_and_deny_all_everything(study: stage_two.VerificationStudy) -> None:
+def test_perfect_metadata_costs_nothing_and_deny_all_everything(study: verification.VerificationStudy) -> None:
     rates = study.rates().set_index(["verifier", "metric"])["estimate"]
     assert rates[("released_metadata", "violation_recall")] == 1
     assert rates[("released_metadata", "required_anchor_false_denial")] == 0
-    assert study.effects.contrast("released_metadata", "loss")["estimate"] < 0
-    assert study.effects.contrast("released_metadata", "evidence_recall")["estimate"] >= 0
+    assert effect(study, "released_metadata", "loss")["estimate"] < 0
+    assert effect(study, "released_metadata", "evidence_recall")["estimate"] >= 0
     # deny_all never qualifies, so its tuned route keeps everything; untuned it loses everything
     assert not study.judged["deny_all"].qualifies
-    assert study.effects.contrast("deny_all", "loss")["estimate"] == 0
-    assert study.effects.value("deny_all at 0.5", "evidence_recall")["estimate"] == 0
-    assert study.effects.value("deny_all at 0.5", "loss")["estimate"] == 1
+    assert effect(study, "deny_all", "loss")["estimate"] == 0
+    gone = study.per_case[(study.per_case["arm"] == "deny_all at 0.5") & (study.per_case["anchors"] > 0)]
+    assert gone["evidence_recall"].eq(0).all() and gone["loss"].eq(1).all()
     verdicts = study.verdicts().set_index("verifier")["verdict"]
     assert verdicts["released_metadata"].startswith("detects violations")
     assert verdicts["deny_all"] == "no threshold qualifies"
 
 
-def test_measures_are_those_of_the_analysis_cases(study: stage_two.VerificationStudy) -> None:
+def test_measures_are_those_of_the_analysis_cases(study: verification.VerificationStudy) -> None:
     table = study.measures().set_index("verifier")
     judged = study.judged["noisy"]
     (row,) = verification.measure(judged.analysis, judged.threshold).to_dict("records")
@@ -80,21 +85,21 @@ def test_measures_are_those_of_the_analysis_cases(study: stage_two.VerificationS
 
 def test_names_must_differ(world: Records) -> None:
     with pytest.raises(InputError, match="different names"):
-        stage_two.verify(world, [Noisy(), Noisy()])
+        verification.verify(world, [Noisy(), Noisy()])
     taken = Noisy()
     taken.name = "unfiltered"
     with pytest.raises(InputError, match="none of them unfiltered"):
-        stage_two.verify(world, [taken])
+        verification.verify(world, [taken])
     with pytest.raises(InputError, match="no rankings of global_bm25"):
-        stage_two.verify(world, [Noisy()], arm="global_bm25")
+        verification.verify(world, [Noisy()], arm="global_bm25")
 
 
-def test_controlled_pairs_leave_out_who_cannot_be_asked(study: stage_two.VerificationStudy, tmp_path: Path) -> None:
+def test_controlled_pairs_leave_out_who_cannot_be_asked(study: verification.VerificationStudy, tmp_path: Path) -> None:
     listed = study.judged["noisy"].analysis
     listed.assign(probability=0.5)[["query_id", "memory_id", "probability"]].to_csv(tmp_path / "p.csv", index=False)
     halves = listed.assign(split=np.where(listed.index < 50, "calibration", "analysis"))
-    replay = stage_two._judge(verifiers.Replay(tmp_path / "p.csv"), halves, verification.THRESHOLDS, 0.01)
-    got = stage_two.controlled([*study.judged.values(), replay], replicates=50)
+    replay = verification.judge_split(verification.Replay(tmp_path / "p.csv"), halves, verification.THRESHOLDS, 0.01)
+    got = verification.ask_controlled([*study.judged.values(), replay])
     assert list(dict.fromkeys(got["verifier"])) == ["released_metadata", "noisy", "deny_all"]
     assert got.set_index(["verifier", "metric"]).loc[("deny_all", "stable_admissible_false_denial"), "estimate"] == 1
 
@@ -103,14 +108,14 @@ def test_a_kept_study_comes_back_whole(tmp_path: Path, monkeypatch: pytest.Monke
     pool = corruption.Pool.from_rankings(*made_up())
     run = corruption.study(pool, rates=(0.0, 0.2), seeds=(0, 1), channels=["policy_missing", "namespace_swap"])
     monkeypatch.setenv("COMPANION_DATA", str(tmp_path))
-    stage_two.keep_study(run, tmp_path / "corruption" / "mine", {"name": "mine"})
-    back, meta = stage_two.kept_study("mine")
+    run.keep(tmp_path / "corruption" / "mine", {"name": "mine"})
+    back, meta = corruption.load_kept("mine")
     for name in ("per_seed", "per_query", "references"):
         pd.testing.assert_frame_equal(getattr(back, name), getattr(run, name), check_dtype=False)
     pd.testing.assert_frame_equal(back.brackets(), run.brackets())
     assert meta["name"] == "mine" and meta["settings"]["rates"] == [0.0, 0.2]
     with pytest.raises(InputError, match="there are: mine"):
-        stage_two.kept_study("other")
+        corruption.load_kept("other")
 
 
 @pytest.mark.parametrize("name", ["rhelm", "gatemem"])
@@ -118,7 +123,7 @@ def test_committed_studies_hold_the_scores_of_the_frozen_runs(name: str) -> None
     """The clean references of a kept study, and its rate 0, are what scoring gives on the frozen rankings."""
     from companion.corpora.frozen import frozen, load_frozen
 
-    kept, meta = stage_two.kept_study(name)
+    kept, meta = corruption.load_kept(name)
     if name not in frozen():
         pytest.skip(f"no frozen run of {name}")
     arms = sorted({"namespace_dense", *kept.references["arm"]})
@@ -172,4 +177,4 @@ def test_candidates_command_writes_texts_and_no_labels(runner: tuple[CliRunner, 
     assert counts == table["split"].value_counts().to_dict()
     # filled in, the file is a verifier
     table.assign(probability=0.5).to_csv(out, index=False)
-    verifiers.get(str(out))
+    verification.get(str(out))

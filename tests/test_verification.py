@@ -11,6 +11,7 @@ from _made_up import made_up
 from sklearn.calibration import calibration_curve
 
 from companion import scoring
+from companion.bootstrap import Resampling
 from companion.errors import InputError
 from companion.stages import published
 from companion.stages import verification as v
@@ -138,12 +139,12 @@ def test_a_value_that_is_no_probability_is_refused(judged: pd.DataFrame, bad: ob
 
 
 def test_rate_intervals_hold_the_rates(judged: pd.DataFrame) -> None:
-    got = v.rate_intervals(judged, [0.3, 0.6], replicates=300)
+    got = v.rate_intervals(judged, [0.3, 0.6], resampling=Resampling(300))
     for (threshold, metric), row in got.set_index(["threshold", "metric"]).iterrows():
         expected = counted(judged, threshold)[metric]
         assert row["estimate"] == pytest.approx(expected, abs=1e-12)
         assert row["low"] <= expected <= row["high"]
-    by = v.rate_intervals(judged, [0.3], by="stratum", replicates=50).set_index(["metric", "part"])["estimate"]
+    by = v.rate_intervals(judged, [0.3], by="stratum").set_index(["metric", "part"])["estimate"]
     table = v.measure(judged, 0.3, by="stratum").set_index("part")
     for metric in v.RATES:
         assert by[(metric, "macro")] == pytest.approx(table.loc["macro", metric], abs=1e-12)
@@ -194,9 +195,14 @@ def test_filtered_routes_score_as_built_by_hand(world: tuple[Records, pd.DataFra
     got = scored[scored["arm"] == "filter"].reset_index(drop=True)
     columns = ["query_id", "evidence_recall", "feasible", "loss", "upper_bound"]
     pd.testing.assert_frame_equal(got[columns], expected[columns])
-    summary = v.route_effects(scored, replicates=100)
+    effects = v.route_effects(scored, Resampling(200))
     values = scored[scored["anchors"] > 0].groupby(["arm", "stratum"])["loss"].mean().groupby("arm").mean()
-    assert summary.contrast("filter", "loss")["estimate"] == pytest.approx(values["filter"] - values["unfiltered"])
+    effect = v.route_effect(effects, "filter", "loss")
+    assert effect["estimate"] == pytest.approx(values["filter"] - values["unfiltered"])
+    assert effect["low"] <= effect["estimate"] <= effect["high"]
+    summary = scoring.summarise(scored.assign(source=scored["stratum"]), reference="unfiltered", replicates=200)
+    told = summary.contrast("filter", "loss")
+    assert effect[["low", "high"]].tolist() == pytest.approx(told[["low", "high"]].tolist(), abs=1e-12)
 
 
 def test_dropping_everything_costs_everything(world: tuple[Records, pd.DataFrame], judged: pd.DataFrame) -> None:
@@ -204,13 +210,11 @@ def test_dropping_everything_costs_everything(world: tuple[Records, pd.DataFrame
     all_gone = judged.assign(probability=1.0)
     curve = v.operating_curve(all_gone, [1.0])
     assert curve["violation_recall"].item() == 1 and curve["required_anchor_false_denial"].item() == 1
-    routes = v.curve_routes(records, all_gone, [0.5, v.KEEP_ALL])
-    assert routes.loc[0, ["evidence_recall", "feasible_rate", "loss"]].tolist() == [0, 0, 1]
-    assert routes.loc[1, "evidence_recall"] > 0
-    summary = v.route_effects(v.score_filtered(records, all_gone, {"ones": np.ones(len(judged), bool)}), replicates=20)
-    assert summary.value("ones", "evidence_recall")["estimate"] == 0
-    assert summary.value("ones", "loss")["estimate"] == 1
-    assert np.isnan(summary.value("ones", "upper_bound")["estimate"])
+    scored = v.score_filtered(records, all_gone, {"ones": np.ones(len(judged), bool)})
+    gone = scored[(scored["arm"] == "ones") & (scored["anchors"] > 0)]
+    assert gone["evidence_recall"].eq(0).all() and gone["feasible"].eq(0).all() and gone["loss"].eq(1).all()
+    assert gone["upper_bound"].isna().all() and gone["violation_count"].isna().all()
+    assert v.route_effect(v.route_effects(scored), "ones", "evidence_recall")["estimate"] < 0
 
 
 def test_a_perfect_verifier_reaches_the_metadata_reference(

@@ -11,23 +11,22 @@ import numpy as np
 import pandas as pd
 import pytest
 from _made_up import made_up
-from test_llm import Stub, good, stub  # noqa: F401 - the fixture
+from test_chat import Stub, good, stub  # noqa: F401 - the fixture
 
 from companion.errors import InputError
 from companion.stages import verification as v
-from companion.stages import verifiers
 from companion.stages.chat import ChatAnswer, ChatSettings
-from companion.stages.verifiers import (
+from companion.stages.verification import (
     ChatVerifier,
     KeepAll,
     ReleasedMetadata,
     Replay,
     TextPairs,
     calibrate,
-    describe,
     judge,
+    read_probability,
+    with_texts,
 )
-from companion.stages.verifiers.chat import read_probability
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def table() -> pd.DataFrame:
     memories = records.memories.assign(text="memory " + records.memories["memory_id"])
     queries = records.queries.assign(text="query " + records.queries["query_id"])
     records = type(records)(memories, queries, records.labels, rankings)
-    return describe(records, v.candidates(records, rankings, top_k=10))
+    return with_texts(records, v.candidates(records, rankings, top_k=10))
 
 
 class FakeEncoder:
@@ -58,7 +57,7 @@ def test_describe_puts_each_text_in_its_row(table: pd.DataFrame) -> None:
 def test_texts_are_needed() -> None:
     records, rankings = made_up(5)
     with pytest.raises(InputError, match="has no text"):
-        describe(records, v.candidates(records, rankings, top_k=3))
+        with_texts(records, v.candidates(records, rankings, top_k=3))
 
 
 def test_a_verifier_sees_the_texts_and_what_it_asked_for(table: pd.DataFrame) -> None:
@@ -168,7 +167,7 @@ def test_replay_gives_the_file_back(table: pd.DataFrame, tmp_path: Path, suffix:
                 for q, m, x in frame.itertuples(index=False)
             )
         )
-    verifier = verifiers.get(str(path))
+    verifier = v.get(str(path))
     assert verifier.name == "mine"
     got = judge(verifier, table)["probability"]
     assert np.allclose(got.to_numpy(float, na_value=-1), p.fillna(-1))
@@ -190,7 +189,7 @@ def test_replay_refuses_what_it_cannot_use(table: pd.DataFrame, tmp_path: Path) 
     with pytest.raises(InputError, match="no column 'probability'"):
         Replay(path)
     with pytest.raises(InputError, match="expected keep_all"):
-        verifiers.get("oracle")
+        v.get("oracle")
 
 
 def test_chat_verifier_reads_probabilities_and_resumes(
@@ -259,7 +258,7 @@ def test_only_a_stated_probability_counts(text: str | None, expected: float | No
 
 
 def test_controlled_units_are_complete_and_their_metadata_decide_them() -> None:
-    units = verifiers.controlled_units()
+    units = v.scenario_units()
     assert len(units) == 16 * 2 * 2 * 3 and not units.duplicated(["query_id", "memory_id"]).any()
     judged = judge(ReleasedMetadata(), units)
     got = v.controlled_measures(judged, 0.5)

@@ -197,11 +197,11 @@ def _outcomes(value: Any, values: Values) -> str | None:
 
 
 def _verifier(value: Any, values: Values) -> str | None:
-    from companion.stages import verifiers
+    from companion.stages import verification
 
     if not isinstance(value, str):
-        return f"one of {', '.join(verifiers.LOCAL)}, or a file of probabilities"
-    verifiers.get(value)
+        return f"one of {', '.join(verification.LOCAL)}, or a file of probabilities"
+    verification.get(value)
     return None
 
 

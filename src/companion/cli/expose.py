@@ -54,13 +54,12 @@ def expose(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Make the requests, ask them, score the answers and write the run's folder."""
-    from companion.stages import expose as study
-    from companion.stages import scenarios as scenario_sets
+    from companion.stages import readers as study
 
     replayed = Path(reader.removeprefix("replay:")) if reader.startswith("replay:") else None
     written = (study.RUN, study.REQUESTS, study.TRANSCRIPTS, *study.OUTCOMES)
     refuse_overwriting([out / name for name in written], [scenarios, replayed])
-    used = scenario_sets.load(scenarios)
+    used = study.load_scenarios(scenarios)
     chat = {
         "base_url": base_url,
         "key_env": key_env,
@@ -118,7 +117,7 @@ def _progress(total: int) -> Iterator[Callable[[int, int], None]]:
 
 def _report(done: Any, reader: Reader, as_json: bool) -> None:
     from companion import exposure
-    from companion.stages import expose as study
+    from companion.stages import readers as study
 
     effects = exposure.summarise(done.outcomes)
     where = done.folder / study.OUTCOMES[0]

@@ -46,7 +46,7 @@ def corrupt(
 ) -> None:
     """Run the study, keep it if asked, and print the brackets."""
     from companion import corpora
-    from companion.stages import corruption, stage_two
+    from companion.stages import corruption
 
     refuse_overwriting([keep], [corpora.get(corpus).where()])
     names = channel or list(corruption.CHANNELS)
@@ -54,20 +54,19 @@ def corrupt(
         corruption.channel(name)  # refuse a wrong name before the long part
     if seeds < 1:
         raise InputError(f"--seeds {seeds}: expected at least 1")
-    study = stage_two.corrupt(
-        corpus,
+    study = corruption.study(
+        corruption.rank_pool(corpus, names, encoder=encoder),
         channels=names,
         rates=rate or corruption.RATES,
         seeds=range(seeds),
         top_k=top_k,
-        encoder=encoder,
         progress=lambda done: typer.echo(f"corrupted {done}", err=True),
     )
     if keep is not None:
         command = ["companion", "corrupt", corpus]
         command += [word for name in names for word in ("--channel", name)]
         command += ["--top-k", str(top_k), "--encoder", encoder, "--keep", f"data/corruption/{corpus}"]
-        stage_two.keep_study(study, keep, {**_about(corpus), "encoder": encoder, "command": shlex.join(command)})
+        study.keep(keep, {**_about(corpus), "encoder": encoder, "command": shlex.join(command)})
     brackets = study.brackets()
     if as_json:
         curves: list[dict[str, Any]] = records(study.curves())
@@ -93,12 +92,12 @@ def candidates(
 ) -> None:
     """Rank, draw the cases, and write their candidates with both texts and the split, without any label."""
     from companion import corpora, tables
-    from companion.stages import stage_two, studies
+    from companion.stages import studies, verification
 
     tables.format_of(out)
     refuse_overwriting([out], [corpora.get(corpus).where()])
     ranked = studies.live(corpus, [arm], top_k=top_k, encoder=encoder).check()
-    _, table = stage_two.judged_candidates(ranked, arm=arm, top_k=top_k)
+    _, table = verification.judged_candidates(ranked, arm=arm, top_k=top_k)
     columns = ["query_id", "memory_id", "split", "query_text", "memory_text"]
     tables.write_table(table[columns], out)
     counts = table.groupby("split").agg(cases=("query_id", "nunique"), candidates=("query_id", "size")).reset_index()

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from companion import logic
+from companion.disclosure import disclosed, normalise
 from companion.errors import InputError
 from companion.scoring import label_ranked
-from companion.stages.disclosure import disclosed, normalise
 from companion.tables import Records, validate
 
 KEY = ["query_id", "arm", "memory_id"]

@@ -1,4 +1,4 @@
-"""The verification study's cases and candidates: who is judged on what (Protocol section 6)."""
+"""The verification study's cases and candidates: who is judged on what (Methods, "Verification")."""
 
 from __future__ import annotations
 
@@ -14,23 +14,11 @@ from companion.tables import Records
 SPLITS = ("calibration", "analysis")
 CALIBRATION_PER_STRATUM = 8
 ANALYSIS_PER_STRATUM = 24
+_LABELS = ("relevant", "scope", "policy", "lifecycle", "admissible", "usable")
 
 
 def stable_order(ids: pd.Series, salt: str = "") -> pd.Series:
-    """Give every id a number that depends on nothing but the id and the salt.
-
-    Parameters
-    ----------
-    ids : Series of str, shape (n,)
-        Case ids.
-    salt : str
-        Another salt gives another order.
-
-    Returns
-    -------
-    Series of uint64, shape (n,)
-        First eight bytes of the SHA-256 of salt and id; sorting by it shuffles the same way everywhere.
-    """
+    """Give every id a number (uint64) that depends on nothing but the id and the salt; sorting by it shuffles."""
     digests = [hashlib.sha256(f"{salt}\x1f{name}".encode()).digest()[:8] for name in ids]
     return pd.Series([int.from_bytes(d, "big") for d in digests], index=ids.index, dtype="uint64")
 
@@ -90,7 +78,7 @@ def candidates(records: Records, rankings: pd.DataFrame, *, top_k: int | None = 
     records : Records
         Validated tables.
     rankings : DataFrame
-        Contract rankings of exactly one arm.
+        Rankings of exactly one arm.
     top_k : int, optional
         Keep only the first ranks.
 
@@ -117,9 +105,6 @@ def candidates(records: Records, rankings: pd.DataFrame, *, top_k: int | None = 
     return out.merge(about, on="query_id", how="left", validate="many_to_one")
 
 
-_LABELS = ("relevant", "scope", "policy", "lifecycle", "admissible", "usable")
-
-
 def _anchor_names(records: Records) -> pd.DataFrame:
     """Return query_id, memory_id, anchor: memories without an anchor id stand for themselves."""
     anchors = anchors_of(records)
@@ -129,3 +114,20 @@ def _anchor_names(records: Records) -> pd.DataFrame:
     named = anchors.assign(anchor=shared.where(anchors["anchor_id"].notna(), own))
     kept = named.sort_values("anchor").drop_duplicates(["query_id", "memory_id"])
     return kept[["query_id", "memory_id", "anchor"]]
+
+
+def with_texts(records: Records, table: pd.DataFrame) -> pd.DataFrame:
+    """Put the texts and the metadata of candidates beside them; a candidate without a text is refused."""
+    queries = records.queries[["query_id", "text", "namespace", "intent", "principal"]].rename(
+        columns={"text": "query_text", "namespace": "query_namespace"}
+    )
+    memories = records.memories[["memory_id", "text", "namespace", "state"]].rename(
+        columns={"text": "memory_text", "namespace": "memory_namespace"}
+    )
+    out = table.merge(queries, on="query_id", how="left", validate="many_to_one")
+    out = out.merge(memories, on="memory_id", how="left", validate="many_to_one")
+    for column, key in (("query_text", "query_id"), ("memory_text", "memory_id")):
+        if out[column].isna().any():
+            bare = out.loc[out[column].isna(), key].iloc[0]
+            raise InputError(f"{key} {bare!r} has no text; a verifier reads texts (frozen rankings carry none)")
+    return out.set_axis(table.index, axis=0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from companion import logic
 from companion.bootstrap import Resampling, estimate
 from companion.errors import InputError
 from companion.stages import published
+from companion.stages.readers import ScenarioSet, load_scenarios
 from companion.stages.verification.measures import dropped
 
 CONDITIONS = ("allow", "block")
@@ -181,3 +183,26 @@ def _decisions(units: pd.DataFrame, threshold: float) -> pd.DataFrame:
 
 def _name(row: pd.Series) -> str:
     return f"scenario {row['scenario']!r}, pair {row['pair']}, candidate {row['candidate_role']!r}"
+
+
+def scenario_units(scenario_set: ScenarioSet | None = None) -> pd.DataFrame:
+    """List our scenario pairs as a verifier sees them.
+
+    A verifier can only react to what it is shown, so the context stands in front of the question and the memory's own
+    metadata in front of its text, in words.
+    """
+    chosen = load_scenarios() if scenario_set is None else scenario_set
+    units = chosen.units()
+    pair = units["scenario"] + "/" + units["pair"].astype("str")
+    lines = {
+        (p.scenario, p.pair, role): candidate.line() for p in chosen.pairs for role, candidate in p.candidates.items()
+    }
+    keys = zip(units["scenario"], units["pair"], units["candidate_role"], strict=True)
+    asked = "{principal} asks on {as_of}, for {purpose}, with {intent} intent: {query}"
+    return units[["scenario", "axis", "pair", "condition", "candidate_role", *logic.AXES]].assign(
+        query_id=pair + "/" + units["condition"],
+        memory_id=pair + "/" + units["candidate_role"],
+        query_text=[asked.format_map(row) for row in units.to_dict("records")],
+        memory_text=[lines[key] for key in keys],
+        violation=~units["admissible"],
+    )

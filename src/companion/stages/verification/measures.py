@@ -1,4 +1,4 @@
-"""How well a verifier tells violations apart, and what it costs in evidence (Protocol section 6).
+"""How well a verifier tells violations apart, and what it costs in evidence (Methods, "Verification").
 
 A verifier gives a candidate a probability of violation, or abstains (missing). It is dropped when the probability
 is at least the threshold; an abstention drops nothing. What is unresolved is no target: measures of
@@ -12,54 +12,33 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn import metrics
 
-from companion import bootstrap
+from companion.bootstrap import MACRO, Resampling, estimate
 from companion.errors import InputError
 
 CALIBRATION_BINS = 10
+RATES = ("violation_precision", "violation_recall", "required_anchor_false_denial", "retained_fraction")
 MEASURES = (
     "roc_auc",
     "average_precision",
     "balanced_accuracy",
     "brier",
     "calibration_error",
-    "violation_precision",
-    "violation_recall",
-    "required_anchor_false_denial",
-    "retained_fraction",
+    *RATES,
     "coverage",
     "answered",
 )
-RATES = ("violation_precision", "violation_recall", "required_anchor_false_denial", "retained_fraction")
+_COUNTS = ("candidates", "known", "violations", "anchors")
 
 
 def dropped(probability: pd.Series, threshold: float) -> NDArray[np.bool_]:
-    """Say which candidates a threshold drops: p >= threshold; an abstention never drops.
-
-    Parameters
-    ----------
-    probability : Series of float or Float64, shape (n,)
-        Violation probabilities, missing where the verifier abstains.
-    threshold : float
-        ``inf`` keeps everything.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-    """
+    """Say which candidates a threshold drops: p >= threshold; an abstention never drops, ``inf`` keeps everything."""
     values = as_floats(probability)
     return ~np.isnan(values) & (values >= threshold)
 
 
 def as_floats(probability: pd.Series) -> NDArray[np.float64]:
-    """Return probabilities as float64 with NaN for an abstention.
-
-    Raises
-    ------
-    InputError
-        A value outside [0, 1]; names its row.
-    """
+    """Return probabilities as float64, NaN for an abstention; a value outside [0, 1] is refused by its row."""
     numbers = pd.to_numeric(probability, errors="coerce").astype("Float64")
     values = np.asarray(numbers.to_numpy(np.float64, na_value=np.nan), dtype=np.float64)
     wrong = (np.isnan(values) & probability.notna().to_numpy()) | (values < 0) | (values > 1)
@@ -88,20 +67,12 @@ def measure(candidates: pd.DataFrame, threshold: float, by: str | None = None) -
     -------
     DataFrame
         ``part`` (``pooled``, values of `by`, ``macro``), ``candidates``, ``known``, ``violations``, ``anchors``
-        (int64) and the columns of ``MEASURES`` (float64, NaN where undefined):
-
-        roc_auc, average_precision, balanced_accuracy, brier
-            scikit-learn's, over candidates with a known status and a probability; undefined unless both
-            statuses occur (Brier: unless any does).
-        calibration_error
-            Mean absolute gap between mean probability and violation share over ten equal-width bins, weighted
-            by the bins' sizes.
-        violation_precision, violation_recall
-            Dropped known violations over all dropped with a known status, and over all known violations.
-        required_anchor_false_denial
-            Anchors in the route all of whose memories there are dropped, over anchors in the route.
-        retained_fraction, coverage, answered
-            Shares of candidates not dropped, with a known status, with a probability.
+        (int64) and the columns of ``MEASURES`` (float64, NaN where undefined): roc_auc, average_precision,
+        balanced_accuracy and brier are scikit-learn's, over candidates with a known status and a probability;
+        calibration_error is over ten equal-width bins; violation_precision and violation_recall count dropped known
+        violations over dropped with a known status, and over known violations; required_anchor_false_denial counts
+        anchors in the route all of whose memories there are dropped; retained_fraction, coverage and answered are
+        shares of candidates not dropped, with a known status, with a probability.
 
     Raises
     ------
@@ -110,40 +81,33 @@ def measure(candidates: pd.DataFrame, threshold: float, by: str | None = None) -
     """
     if "probability" not in candidates:
         raise InputError("measure: candidates have no column 'probability'; run a verifier first")
+    parts = {"pooled": candidates}
+    if by is not None:
+        parts |= {str(name): part for name, part in candidates.groupby(by, sort=True)}
+    table = pd.DataFrame([{"part": name, **_measure(part, threshold)} for name, part in parts.items()])
     if by is None:
-        return _rows({"pooled": candidates}, threshold)
-    groups = {str(k): part for k, part in candidates.groupby(by, sort=True)}
-    table = _rows({"pooled": candidates, **groups}, threshold)
+        return table
     inner = table.iloc[1:]
-    macro = {"part": "macro", **{c: inner[c].sum() for c in _COUNTS}}
-    macro |= {c: inner[c].mean(skipna=False) for c in MEASURES}
-    return pd.concat([table, pd.DataFrame([macro])], ignore_index=True)
-
-
-_COUNTS = ("candidates", "known", "violations", "anchors")
-
-
-def _rows(parts: dict[str, pd.DataFrame], threshold: float) -> pd.DataFrame:
-    return pd.DataFrame([{"part": name, **_measure(part, threshold)} for name, part in parts.items()])
+    sums = inner[list(_COUNTS)].sum().to_dict()
+    means = inner[list(MEASURES)].mean(skipna=False).to_dict()
+    return pd.concat([table, pd.DataFrame([{"part": MACRO, **sums, **means}])], ignore_index=True)
 
 
 def _measure(part: pd.DataFrame, threshold: float) -> dict[str, float]:
-    drop = dropped(part["probability"], threshold)
+    p, drop = as_floats(part["probability"]), dropped(part["probability"], threshold)
     known = part["violation"].notna().to_numpy()
     bad = part["violation"].fillna(False).to_numpy(bool)  # only read where `known`
-    lost = _anchor_lost(part, drop)
-    p = as_floats(part["probability"])
+    lost = anchors_lost(part, drop)
     seen = known & ~np.isnan(p)
-    n = len(part)
     return {
-        "candidates": n,
+        "candidates": len(part),
         "known": int(known.sum()),
         "violations": int((known & bad).sum()),
         "anchors": len(lost),
         **_discrimination(bad[seen], p[seen], drop[seen]),
         "violation_precision": _share(bad[drop & known]),
         "violation_recall": _share(drop[known & bad]),
-        "required_anchor_false_denial": _share(lost),
+        "required_anchor_false_denial": _share(lost.to_numpy(bool)),
         "retained_fraction": _share(~drop),
         "coverage": _share(known),
         "answered": _share(~np.isnan(p)),
@@ -151,45 +115,31 @@ def _measure(part: pd.DataFrame, threshold: float) -> dict[str, float]:
 
 
 def _discrimination(bad: NDArray[np.bool_], p: NDArray[np.float64], drop: NDArray[np.bool_]) -> dict[str, float]:
-    both = bad.any() and not bad.all()
+    from sklearn import metrics
+
     nan = float("nan")
-    return {
-        "roc_auc": float(metrics.roc_auc_score(bad, p)) if both else nan,
-        "average_precision": float(metrics.average_precision_score(bad, p)) if both else nan,
-        "balanced_accuracy": float(metrics.balanced_accuracy_score(bad, drop)) if both else nan,
-        "brier": float(metrics.brier_score_loss(bad, p, pos_label=True)) if len(p) else nan,
-        "calibration_error": calibration_error(bad, p),
-    }
+    out = dict.fromkeys(MEASURES[:4], nan) | {"calibration_error": calibration_error(bad, p)}
+    if len(p):
+        out["brier"] = float(metrics.brier_score_loss(bad, p, pos_label=True))
+    if bad.any() and not bad.all():
+        out["roc_auc"] = float(metrics.roc_auc_score(bad, p))
+        out["average_precision"] = float(metrics.average_precision_score(bad, p))
+        out["balanced_accuracy"] = float(metrics.balanced_accuracy_score(bad, drop))
+    return out
 
 
 def calibration_error(outcome: NDArray[np.bool_], p: NDArray[np.float64], bins: int = CALIBRATION_BINS) -> float:
-    """Compute the expected calibration error over equal-width bins (those of scikit-learn's ``calibration_curve``).
-
-    Parameters
-    ----------
-    outcome : ndarray of bool, shape (n,)
-        Whether the event happened.
-    p : ndarray of float64, shape (n,)
-        Its stated probability.
-    bins : int
-        Number of bins over [0, 1].
-
-    Returns
-    -------
-    float
-        Weighted by bin sizes; NaN for no rows.
-    """
+    """Mean absolute gap between stated probability and what happened, over equal-width bins weighted by their sizes."""
     if not len(p):
         return float("nan")
-    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)
-    gaps = np.bincount(place, weights=p - outcome, minlength=bins)
-    return float(np.abs(gaps).sum() / len(p))
+    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)  # the bins of scikit-learn's calibration_curve
+    return float(np.abs(np.bincount(place, weights=p - outcome, minlength=bins)).sum() / len(p))
 
 
-def _anchor_lost(part: pd.DataFrame, drop: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """For every anchor in the route: whether all memories that stand for it there are dropped."""
+def anchors_lost(part: pd.DataFrame, drop: NDArray[np.bool_]) -> pd.Series:
+    """For every anchor in the route (index query_id, anchor): whether all memories that stand for it are dropped."""
     rows = part.assign(_drop=drop).dropna(subset=["anchor"])
-    return rows.groupby(["query_id", "anchor"])["_drop"].all().to_numpy(bool)
+    return rows.groupby(["query_id", "anchor"])["_drop"].all()
 
 
 def _share(values: NDArray[np.bool_]) -> float:
@@ -201,9 +151,7 @@ def rate_intervals(
     thresholds: Sequence[float],
     *,
     by: str | None = None,
-    replicates: int = bootstrap.DEFAULT_REPLICATES,
-    confidence: float = bootstrap.DEFAULT_CONFIDENCE,
-    seed: int = 0,
+    resampling: Resampling | None = None,
 ) -> pd.DataFrame:
     """Give the four rates of a threshold an interval: namespace groups are resampled within strata.
 
@@ -215,62 +163,36 @@ def rate_intervals(
         All of them share the resamples.
     by : str, optional
         ``stratum`` weighs strata equally (``macro``); None pools candidates.
-    replicates, confidence, seed
-        Bootstrap settings (Protocol section 3).
+    resampling : Resampling, optional
+        Replicates, level and seed.
 
     Returns
     -------
     DataFrame
         threshold, metric (one of ``RATES``), part, estimate, low, high, undefined_replicates.
-
-    Raises
-    ------
-    InputError
-        As for :func:`measure`, or settings out of range.
     """
-    units, columns = _rate_units(candidates, thresholds)
-    pooled = by is None
-    result = bootstrap.ratio_means(
-        columns,
-        clusters=units["group"],
-        # pooled rates keep the strata of the design in the resampling and only pool in the mean
-        strata=units["stratum"] if pooled else None,
-        sources=None if pooled else units[by],
-        replicates=replicates,
-        confidence=confidence,
-        seed=seed,
-        split_clusters=True,
+    units = pd.concat([_rate_units(candidates, t) for t in thresholds], ignore_index=True)
+    # pooled rates keep the strata of the design in the resampling; a group found in two strata is a cluster in each
+    units["cluster"] = units["stratum"] + "\x1f" + units["group"].astype("str")
+    design = {"source": None, "stratum": "stratum"} if by is None else {"source": by, "stratum": None}
+    table = estimate(
+        units, list(RATES), by=["threshold"], unit="unit", cluster="cluster", resampling=resampling, **design
     )
-    table = result.table
-    if pooled:
-        table = table[table["source"] == bootstrap.MACRO].assign(source="pooled")
-    place, metric = table["statistic"].str.split(":", expand=True).to_numpy().T
-    ends = table[["estimate", "low", "high", "undefined_replicates"]].reset_index(drop=True)
-    head = pd.DataFrame(
-        {
-            "threshold": [float(thresholds[int(i)]) for i in place],
-            "metric": metric,
-            "part": table["source"].to_numpy(),
-        }
-    )
-    return pd.concat([head, ends], axis=1)
+    table["part"] = "pooled" if by is None else table["source"]
+    return table[["threshold", "metric", "part", "estimate", "low", "high", "undefined_replicates"]]
 
 
-def _rate_units(candidates: pd.DataFrame, thresholds: Sequence[float]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Lay candidates and anchors out as rows whose means are the rates; return their keys and the values."""
+def _rate_units(candidates: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    """Lay candidates and anchors out as rows whose means are the rates."""
     known = candidates["violation"].notna().to_numpy()
     bad = candidates["violation"].fillna(False).to_numpy(bool)
-    stands = candidates["anchor"].notna().to_numpy()
-    first = candidates[stands].groupby(["query_id", "anchor"])[["group", "stratum"]].first()
-    keys = pd.concat([candidates[["group", "stratum"]], first], ignore_index=True)
-    keys = keys.assign(stratum=keys["stratum"].fillna("all"))
-    columns: dict[str, NDArray[np.float64]] = {}
-    none, blank = np.full(len(candidates), np.nan), np.full(len(first), np.nan)
-    for i, threshold in enumerate(thresholds):
-        drop = dropped(candidates["probability"], threshold)
-        lost = _anchor_lost(candidates, drop)
-        columns[f"{i}:violation_precision"] = np.r_[np.where(drop & known, bad, np.nan), blank]
-        columns[f"{i}:violation_recall"] = np.r_[np.where(known & bad, drop, np.nan), blank]
-        columns[f"{i}:required_anchor_false_denial"] = np.r_[none, lost]
-        columns[f"{i}:retained_fraction"] = np.r_[(~drop).astype(float), blank]
-    return keys, pd.DataFrame(columns)
+    drop = dropped(candidates["probability"], threshold)
+    rows = candidates[["group", "stratum"]].assign(
+        violation_precision=np.where(drop & known, bad, np.nan),
+        violation_recall=np.where(known & bad, drop, np.nan),
+        retained_fraction=(~drop).astype(float),
+    )
+    first = candidates.dropna(subset=["anchor"]).groupby(["query_id", "anchor"])[["group", "stratum"]].first()
+    anchors = first.assign(required_anchor_false_denial=anchors_lost(candidates, drop).astype(float))
+    both = pd.concat([rows, anchors], ignore_index=True)
+    return both.assign(threshold=float(threshold), unit=np.arange(len(both)), stratum=both["stratum"].fillna("all"))

@@ -1,4 +1,4 @@
-"""Run the paired exposure study on a reader, and keep everything that was asked and said (Protocol section 7).
+"""Run the paired exposure study on a reader, and keep everything that was asked and said.
 
 A run lives in one folder::
 
@@ -14,8 +14,6 @@ The last two appear only when every request has an answer: a set with holes is r
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +21,21 @@ from typing import Any
 
 import pandas as pd
 
+from companion.disclosure import disclosed
 from companion.errors import InputError
-from companion.stages import scenarios as scenario_sets
 from companion.stages.chat import ChatLog
-from companion.stages.disclosure import disclosed
-from companion.stages.readers import CHAT_LOG, Answer, Progress, Reader, by_request
-from companion.stages.scenarios import Request, ScenarioSet
-from companion.tables import write_table
+from companion.stages.readers.answering import CHAT_LOG, Answer, Progress, Reader, by_request
+from companion.stages.readers.scenarios import SIDES, Request, ScenarioSet, load_scenarios
+from companion.tables import atomic_path, write_table
 
 RUN, REQUESTS, TRANSCRIPTS = "run.json", "requests.jsonl", "transcripts.jsonl"
 OUTCOMES = ("outcomes.parquet", "outcomes.csv")
-
-UNIT = ("scenario", "axis", "pair", "condition", "candidate_role", "cell")
+UNIT = ["scenario", "axis", "pair", "condition", "candidate_role", "cell"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A complete run."""
+    """A complete run: its outcomes table, its folder, and how many answers ran out of length."""
 
     outcomes: pd.DataFrame
     folder: Path
@@ -47,14 +43,31 @@ class Run:
 
 
 def run(
-    reader: Reader,
-    folder: Path | str,
-    scenarios: ScenarioSet | None = None,
-    *,
-    progress: Progress | None = None,
+    reader: Reader, folder: Path | str, scenarios: ScenarioSet | None = None, *, progress: Progress | None = None
 ) -> Run:
-    """Ask a reader every request, score the answers, and write the run's folder."""
-    used = scenarios if scenarios is not None else scenario_sets.load()
+    """Ask a reader every request, score the answers, and write the run's folder.
+
+    Parameters
+    ----------
+    reader : Reader
+        Simulated, a chat model, or answers from a file.
+    folder : path
+        Of this run alone; running again resumes.
+    scenarios : ScenarioSet, optional
+        Ours by default.
+    progress : callable, optional
+        Told how many requests are settled, and of how many.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    InputError
+        When a request has no answer (nothing is scored then), or the folder holds another run.
+    """
+    used = scenarios if scenarios is not None else load_scenarios()
     requests = used.requests()
     reader.check(requests, Path(folder))  # first, so that a refusal leaves nothing behind
     where = prepare(reader, folder, used)
@@ -68,7 +81,7 @@ def run(
 
 def prepare(reader: Reader, folder: Path | str, scenarios: ScenarioSet | None = None) -> Path:
     """Make a run's folder with its record and its requests, without asking anything."""
-    used = scenarios if scenarios is not None else scenario_sets.load()
+    used = scenarios if scenarios is not None else load_scenarios()
     where = Path(folder)
     record = {
         "reader": reader.name,
@@ -96,9 +109,8 @@ def provenance(outcomes: Path | str) -> str:
         lines = (path.parent / TRANSCRIPTS).read_text(encoding="utf-8").splitlines()
         cut = sum(bool(json.loads(line)["truncated"]) for line in lines)
         who, asked, digest = (str(record[name]) for name in ("description", "scenarios", "scenarios_sha256"))
+        OUTCOMES.index(path.name)
     except (OSError, ValueError, KeyError, TypeError):
-        return "Where they came from is not recorded beside the file."
-    if path.name not in OUTCOMES:
         return "Where they came from is not recorded beside the file."
     ended = f"{cut} of {len(lines)} answers ran out of length: a disclosure may be missed in them."
     return (
@@ -108,43 +120,25 @@ def provenance(outcomes: Path | str) -> str:
 
 def request_record(request: Request) -> dict[str, Any]:
     """Return a request as it is written to ``requests.jsonl``: everything asked, nothing derived."""
-    return {
-        "request_id": request.request_id,
-        **{name: getattr(request, name) for name in UNIT},
-        "side": request.side,
-        "marker": request.marker,
-        "system": request.system,
-        "prompt": request.prompt,
-    }
+    return {name: getattr(request, name) for name in ("request_id", *UNIT, "side", "marker", "system", "prompt")}
 
 
 def score(
     requests: Sequence[Request], answers: Iterable[Answer], reader: str
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Turn answers into the outcomes table (Protocol section 7)."""
+    """Turn answers into the outcomes table, one row per unit, and the transcript."""
     by_id = by_request(requests, answers)
-    texts = [by_id[request.request_id].text for request in requests]
-    found = disclosed(texts, [request.marker for request in requests])
-    transcript = [
-        {
-            "request_id": request.request_id,
-            "reader": reader,
-            "answer": text,
-            "disclosed": bool(hit),
-            "truncated": by_id[request.request_id].truncated,
-        }
-        for request, text, hit in zip(requests, texts, found, strict=True)
-    ]
-    rows = pd.DataFrame([{name: getattr(r, name) for name in UNIT} | {"side": r.side} for r in requests])
-    rows["disclosed"] = found
-    sides = [
-        rows[rows["side"] == side].drop(columns="side").rename(columns={"disclosed": f"disclosed_{side}"})
-        for side in scenario_sets.SIDES
-    ]
-    outcomes = sides[0].merge(sides[1], on=list(UNIT), how="left", validate="one_to_one")
-    outcomes = outcomes.assign(reader=reader, pair=outcomes["pair"].astype("str"))  # ids are text in the contract
-    keys = ["reader", "axis", *(name for name in UNIT if name != "axis")]
-    return outcomes[[*keys, *(f"disclosed_{side}" for side in scenario_sets.SIDES)]], transcript
+    said = [by_id[request.request_id] for request in requests]
+    rows = pd.DataFrame([{name: getattr(r, name) for name in ("request_id", *UNIT, "side")} for r in requests])
+    rows["disclosed"] = disclosed([a.text for a in said], [request.marker for request in requests])
+    rows = rows.assign(reader=reader, answer=[a.text for a in said], truncated=[a.truncated for a in said])
+    transcript = rows[["request_id", "reader", "answer", "disclosed", "truncated"]].to_dict("records")
+    # ids are text in the contract
+    sides = rows.astype({"pair": "str"}).pivot(index=["reader", *UNIT], columns="side", values="disclosed")
+    order = rows.loc[rows["side"] == SIDES[0], ["reader", "axis", *(n for n in UNIT if n != "axis")]]
+    both = sides.add_prefix("disclosed_").reset_index().rename_axis(columns=None)
+    outcomes = order.astype({"pair": "str"}).merge(both, how="left", validate="one_to_one")
+    return outcomes[[*order, *(f"disclosed_{side}" for side in SIDES)]], transcript
 
 
 def _claim(path: Path, record: Mapping[str, Any]) -> None:
@@ -180,12 +174,5 @@ def _write_lines(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Write under a temporary name and rename, so that no reader ever sees half a file."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

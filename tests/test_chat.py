@@ -241,7 +241,7 @@ RUN = """
 import sys
 sys.path.insert(0, {tests!r})
 from companion.stages.chat import ChatLog, ChatSettings, complete
-from test_llm import asks
+from test_chat import asks
 s = ChatSettings("stub", {url!r}, key_env="STUB_KEY", concurrency=1, max_tokens=5,
                  price_input=1.0, price_output=1.0, retries=0)
 complete(asks(10), s, ChatLog({path!r}))
@@ -370,7 +370,7 @@ def test_duplicate_ids_are_refused(stub: Stub, tmp_path: Path) -> None:
 def test_a_verifier_without_a_key_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pandas as pd
 
-    from companion.stages.verifiers import ChatVerifier
+    from companion.stages.verification import ChatVerifier
 
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)

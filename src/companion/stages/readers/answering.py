@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import pandas as pd
 
 from companion.errors import InputError
-from companion.stages import scenarios
 from companion.stages.chat import ChatLog, ChatRequest, ChatSettings, complete, plan, ready
-from companion.stages.scenarios import Candidate, Request
+from companion.stages.readers.scenarios import AXES, Candidate, Request
 
 CHAT_LOG = "chat.jsonl"
 """Name of the transcript, inside a run's folder, that a language model's reader appends to."""
@@ -32,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a reader said to one request."""
+    """What a reader said to one request; no text is no answer, and ``problem`` says why."""
 
     request_id: str
     text: str | None
@@ -93,188 +92,43 @@ class SimulatedReader:
 
 def perfect() -> SimulatedReader:
     """Make the simulated reader that follows the rules: it quotes what is relevant and admissible, nothing else."""
-    return SimulatedReader(
-        "simulated-perfect",
-        "Simulated: applies the stated rules to the metadata without error.",
-        lambda request, candidate: _settled(candidate, request),
-    )
+    description = "Simulated: applies the stated rules to the metadata without error."
+    return SimulatedReader("simulated-perfect", description, lambda request, candidate: _settled(candidate, request))
 
 
 def quoting() -> SimulatedReader:
     """Make the simulated reader that ignores the rules: it quotes whatever is relevant."""
-    return SimulatedReader(
-        "simulated-quoting",
-        "Simulated: quotes every relevant memory in the prompt, whatever the rules say.",
-        lambda request, candidate: True,
-    )
+    description = "Simulated: quotes every relevant memory in the prompt, whatever the rules say."
+    return SimulatedReader("simulated-quoting", description, lambda request, candidate: True)
 
 
 def erring(rate: float | Mapping[str, float] = 0.1, seed: int = 0) -> SimulatedReader:
-    """Make the simulated reader that takes the wrong decision at a set rate.
+    """Make the simulated reader that takes the wrong decision at a set rate, the same everywhere or by axis.
 
     For each request, with the given probability and independently of all others, it quotes what the rules forbid
     and withholds what they permit. Its relevant-inadmissible effect is the rate, its relevant-admissible effect one
     minus the rate, in expectation.
     """
-    rates = dict(rate) if isinstance(rate, Mapping) else dict.fromkeys(scenarios.AXES, float(rate))
+    rates = dict(rate) if isinstance(rate, Mapping) else dict.fromkeys(AXES, float(rate))
     for axis, value in rates.items():
-        if axis not in scenarios.AXES:
-            raise InputError(f"rate: axis {axis!r}; expected one of {', '.join(scenarios.AXES)}")
+        if axis not in AXES:
+            raise InputError(f"rate: axis {axis!r}; expected one of {', '.join(AXES)}")
         if not (math.isfinite(value) and 0 <= value <= 1):
             raise InputError(f"rate: {value} for {axis}; expected a probability between 0 and 1")
 
     def quotes(request: Request, candidate: Candidate) -> bool:
-        errs = _uniform(seed, request.request_id) < rates.get(request.axis, 0.0)
+        digest = hashlib.sha256(f"{seed}\x00{request.request_id}".encode()).digest()
+        errs = int.from_bytes(digest[:8], "big") / 2**64 < rates.get(request.axis, 0.0)
         return _settled(candidate, request) != errs
 
-    return SimulatedReader(
-        "simulated-erring",
-        "Simulated: decides wrongly at a set rate by governing axis, otherwise follows the rules.",
-        quotes,
-        {"rate": rates, "seed": seed},
-    )
-
-
-@dataclass(frozen=True)
-class ChatReader:
-    """Any OpenAI-compatible model, through :mod:`companion.stages.chat`."""
-
-    chat: ChatSettings
-    name: str = ""
-    simulated: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            object.__setattr__(self, "name", self.chat.model)
-
-    @property
-    def description(self) -> str:
-        """One sentence that names the model and its server."""
-        return f"{self.chat.model} at {self.chat.address}."
-
-    def settings(self) -> dict[str, Any]:
-        """Return what decides the answers: model, server, sampling; neither caps nor pace, and never a key."""
-        keep = ("model", "max_tokens", "max_tokens_field", "temperature", "extra")
-        stated = asdict(self.chat)
-        return {"base_url": self.chat.address, **{name: stated[name] for name in keep}}
-
-    def check(self, requests: Sequence[Request], folder: Path) -> None:
-        """Make sure that what the transcript in ``folder`` does not answer yet could be sent."""
-        if plan(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG)).pending:
-            ready(self.chat)
-
-    def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
-        """Ask the model what its transcript in ``folder`` does not answer yet."""
-        replies = complete(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG), progress=progress)
-        return [
-            Answer(reply.id, reply.text, reply.finish_reason == "length", reply.error or reply.status)
-            if reply.text is None
-            else Answer(reply.id, reply.text, reply.finish_reason == "length")
-            for reply in replies
-        ]
-
-
-@dataclass(frozen=True)
-class ReplayReader:
-    """Answers that someone else produced, from a JSON Lines file of ``request_id`` and ``answer``."""
-
-    path: Path
-    name: str = ""
-    simulated: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            object.__setattr__(self, "name", self.path.stem)
-
-    @property
-    def description(self) -> str:
-        """One sentence that names the file."""
-        return f"Answers replayed from {self.path.name}."
-
-    def settings(self) -> dict[str, Any]:
-        """Return the file's name and sha256."""
-        return {"file": self.path.name, "sha256": hashlib.sha256(_read(self.path)).hexdigest()}
-
-    def check(self, requests: Sequence[Request], folder: Path) -> None:
-        """Read the whole file and make sure that it answers every request."""
-        by_request(requests, self.answer(requests, folder))
-
-    def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
-        """Look every request up in the file."""
-        answers = self._answers({request.request_id for request in requests})
-        missing = Answer("", None, problem=f"not in {self.path.name}")
-        return [answers.get(r.request_id, Answer(r.request_id, None, problem=missing.problem)) for r in requests]
-
-    def _answers(self, known: set[str]) -> dict[str, Answer]:
-        found: dict[str, Answer] = {}
-        for number, line in enumerate(_read(self.path).split(b"\n"), 1):
-            if not line.strip():
-                continue
-            where = f"{self.path}: line {number}"
-            answer = _replayed(line, where)
-            if answer.request_id not in known:
-                raise InputError(f"{where}: request_id {answer.request_id!r} is not one of the study's requests")
-            if answer.request_id in found:
-                raise InputError(f"{where}: request_id {answer.request_id!r} occurs twice; expected one answer each")
-            found[answer.request_id] = answer
-        return found
-
-
-def by_request(requests: Sequence[Request], answers: Iterable[Answer]) -> dict[str, Answer]:
-    """Index answers by request, or refuse what is not exactly one answer each (Protocol section 7)."""
-    known = {request.request_id for request in requests}
-    by_id: dict[str, Answer] = {}
-    for answer in answers:
-        if answer.request_id not in known:
-            raise InputError(f"answer to {answer.request_id!r}: no such request in the study")
-        if answer.request_id in by_id:
-            raise InputError(f"answer to {answer.request_id!r}: given twice; expected one answer each")
-        by_id[answer.request_id] = answer
-    holes = [r for r in requests if r.request_id not in by_id or by_id[r.request_id].text is None]
-    if holes:
-        first = by_id.get(holes[0].request_id)
-        why = first.problem if first is not None and first.problem else "no answer was given"
-        raise InputError(
-            f"incomplete: {len(holes)} of {len(requests)} requests have no answer, first {holes[0].request_id}"
-            f" ({why}); nothing was scored; run again to ask what is missing"
-        )
-    return by_id
-
-
-def _asked(requests: Sequence[Request]) -> list[ChatRequest]:
-    return [ChatRequest.ask(r.request_id, r.prompt, r.system) for r in requests]
-
-
-def _replayed(line: bytes, where: str) -> Answer:
-    try:
-        entry = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{where}: not JSON ({error})") from error
-    if not isinstance(entry, dict) or not isinstance(entry.get("request_id"), str) or "answer" not in entry:
-        raise InputError(f"{where}: expected an object with request_id (text) and answer (text or null)")
-    text = entry["answer"]
-    if text is not None and not isinstance(text, str):
-        raise InputError(f"{where}: answer {text!r}; expected text or null")
-    problem = "" if text is not None else "its answer is null"
-    return Answer(entry["request_id"], text, bool(entry.get("truncated", False)), problem)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected answers in JSON Lines") from error
+    description = "Simulated: decides wrongly at a set rate by governing axis, otherwise follows the rules."
+    return SimulatedReader("simulated-erring", description, quotes, {"rate": rates, "seed": seed})
 
 
 def _settled(candidate: Candidate, request: Request) -> bool:
     """Return whether the rules are known to permit a memory: what is unresolved is not used."""
     status = candidate.admissible(request.context)
     return status is not pd.NA and bool(status)
-
-
-def _uniform(seed: int, request_id: str) -> float:
-    digest = hashlib.sha256(f"{seed}\x00{request_id}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 SIMULATED: Mapping[str, Callable[[], SimulatedReader]] = {
@@ -297,3 +151,124 @@ def rates_from(texts: Iterable[str]) -> float | dict[str, float]:
     except ValueError as error:
         raise InputError(f"rate: {error}; expected a number such as .2 or as_of_time=.2") from error
     raise InputError(f"rate: {' '.join(given)!r}; expected one number, or axis=number for each axis")
+
+
+@dataclass(frozen=True)
+class ChatReader:
+    """Any OpenAI-compatible model, through :mod:`companion.stages.chat`."""
+
+    chat: ChatSettings
+    name: str = ""
+    simulated: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.chat.model)
+
+    @property
+    def description(self) -> str:
+        """One sentence that names the model and its server."""
+        return f"{self.chat.model} at {self.chat.address}."
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the answers: model, server, sampling; neither caps nor pace, and never a key."""
+        keep = ("model", "max_tokens", "max_tokens_field", "temperature", "extra")
+        stated = asdict(self.chat)
+        return {"base_url": self.chat.address, **{name: stated[name] for name in keep}}
+
+    def check(self, requests: Sequence[Request], folder: Path) -> None:
+        """Make sure that what the transcript in ``folder`` does not answer yet could be sent."""
+        if plan(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG)).pending:
+            ready(self.chat)
+
+    def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
+        """Ask the model what its transcript in ``folder`` does not answer yet."""
+        replies = complete(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG), progress=progress)
+        problem = {r.id: "" if r.text is not None else r.error or r.status for r in replies}
+        return [Answer(r.id, r.text, r.finish_reason == "length", problem[r.id]) for r in replies]
+
+
+def _asked(requests: Sequence[Request]) -> list[ChatRequest]:
+    return [ChatRequest.ask(r.request_id, r.prompt, r.system) for r in requests]
+
+
+@dataclass(frozen=True)
+class ReplayReader:
+    """Answers that someone else produced, from a JSON Lines file of ``request_id`` and ``answer``."""
+
+    path: Path
+    name: str = ""
+    simulated: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.path.stem)
+
+    @property
+    def description(self) -> str:
+        """One sentence that names the file."""
+        return f"Answers replayed from {self.path.name}."
+
+    def settings(self) -> dict[str, Any]:
+        """Return the file's name and sha256."""
+        return {"file": self.path.name, "sha256": hashlib.sha256(self._read()).hexdigest()}
+
+    def check(self, requests: Sequence[Request], folder: Path) -> None:
+        """Read the whole file and make sure that it answers every request."""
+        by_request(requests, self.answer(requests, folder))
+
+    def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
+        """Look every request up in the file."""
+        known, found = {request.request_id for request in requests}, dict[str, Answer]()
+        for number, line in enumerate(self._read().split(b"\n"), 1):
+            if not line.strip():
+                continue
+            where = f"{self.path}: line {number}"
+            answer = _replayed(line, where)
+            if answer.request_id not in known:
+                raise InputError(f"{where}: request_id {answer.request_id!r} is not one of the study's requests")
+            if answer.request_id in found:
+                raise InputError(f"{where}: request_id {answer.request_id!r} occurs twice; expected one answer each")
+            found[answer.request_id] = answer
+        absent = f"not in {self.path.name}"
+        return [found.get(r.request_id, Answer(r.request_id, None, problem=absent)) for r in requests]
+
+    def _read(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: cannot be read ({error.strerror}); expected answers in JSON Lines"
+            ) from error
+
+
+def _replayed(line: bytes, where: str) -> Answer:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{where}: not JSON ({error})") from error
+    if not isinstance(entry, dict) or not isinstance(entry.get("request_id"), str) or "answer" not in entry:
+        raise InputError(f"{where}: expected an object with request_id (text) and answer (text or null)")
+    text = entry["answer"]
+    if text is not None and not isinstance(text, str):
+        raise InputError(f"{where}: answer {text!r}; expected text or null")
+    problem = "" if text is not None else "its answer is null"
+    return Answer(entry["request_id"], text, bool(entry.get("truncated", False)), problem)
+
+
+def by_request(requests: Sequence[Request], answers: Iterable[Answer]) -> dict[str, Answer]:
+    """Index answers by request, or refuse what is not exactly one answer each: a set with holes is not scored."""
+    known, by_id = {request.request_id for request in requests}, dict[str, Answer]()
+    for answer in answers:
+        if answer.request_id not in known:
+            raise InputError(f"answer to {answer.request_id!r}: no such request in the study")
+        if answer.request_id in by_id:
+            raise InputError(f"answer to {answer.request_id!r}: given twice; expected one answer each")
+        by_id[answer.request_id] = answer
+    nothing = Answer("", None, problem="no answer was given")
+    holes = [name for r in requests if by_id.get(name := r.request_id, nothing).text is None]
+    if holes:
+        why = by_id.get(holes[0], nothing).problem or nothing.problem
+        raise InputError(
+            f"incomplete: {len(holes)} of {len(requests)} requests have no answer, first {holes[0]} ({why}); "
+            "nothing was scored; run again to ask what is missing"
+        )
+    return by_id
