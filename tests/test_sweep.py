@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
@@ -24,6 +23,7 @@ from typer.testing import CliRunner
 
 from companion.book import compare, runs, sweep
 from companion.errors import InputError
+from companion.paths import only_writer
 
 TINY = """---
 jupytext:
@@ -55,7 +55,7 @@ free = None
 
 ```{code-cell} ipython3
 import os, signal, time
-from companion.book import say
+from companion.book import glue
 
 with open("ran.log", "a") as log:
     log.write(f"{a} {b} {mode}\\n")
@@ -66,9 +66,8 @@ if mode == "kernel":
 if mode == "worker":
     os.kill(os.getppid(), signal.SIGKILL)
 time.sleep(0.2)
-say("total", a + b / 3, a, a + b, headline=True)
-say("product", a * b, headline=True)
-say("words", mode + "," + ",".join(names), headline=True)
+glue(total={"estimate": a + b / 3, "low": a, "high": a + b}, headline=True)
+glue(product=a * b, words=mode + "," + ",".join(names), headline=True)
 ```
 """
 
@@ -189,11 +188,8 @@ def test_bad_destinations_are_refused(tiny, tmp_path):
     with pytest.raises(InputError, match="holds other files"):
         sweep.run_sweep(plan, tmp_path / "mine")
     assert (tmp_path / "mine" / "runs" / ".kept").is_dir()
-    (tmp_path / "out").mkdir()
-    with (tmp_path / "out" / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another sweep"):
-            sweep.run_sweep(plan, tmp_path / "out")
+    with only_writer(tmp_path / "out"), pytest.raises(InputError, match="another process writes here"):
+        sweep.run_sweep(plan, tmp_path / "out")
     assert not ran(tiny)
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from companion.errors import InputError
+from companion.extras import advice
 
 _PATIENCE = 30  # seconds to wait for the scheduler, and then for its first worker
-_MISSING = "Dask clusters need the extra package: pip install 'admissibility-companion[cluster]'"
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -19,10 +26,10 @@ def connect(address: str, say: Callable[[str], None] = print, patience: float = 
     try:
         from distributed import Client
     except ImportError as error:
-        raise InputError(_MISSING) from error
+        raise InputError(advice("distributed") or "") from error
     try:
         client = Client(address, timeout=patience, set_as_default=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"scheduler {address}: no answer ({' '.join(str(error).split())[:200]})") from error
     with client:
         try:
@@ -34,21 +41,30 @@ def connect(address: str, say: Callable[[str], None] = print, patience: float = 
 
 
 @contextlib.contextmanager
-def local_cluster(workers: int) -> Iterator[Any]:
-    """Start a cluster of processes on this machine, one thread each; a worker that dies is replaced."""
+def local_cluster(
+    workers: int, environment: Mapping[str, str] | None = None, deaths: int = 3, scratch: str | None = None
+) -> Iterator[Any]:
+    """Start processes on this machine, one thread each; one that dies is replaced, a task may cost ``deaths`` more."""
     try:
         import dask
         from distributed import Client, LocalCluster
     except ImportError as error:
-        raise InputError(_MISSING) from error
+        raise InputError(advice("distributed") or "") from error
+    settings = {
+        "distributed.worker.profile.enabled": False,  # sampling would cost much of a core
+        "distributed.scheduler.allowed-failures": deaths,
+        "distributed.worker.memory.terminate": False,
+    }
     with (
-        dask.config.set({"distributed.worker.profile.enabled": False}),  # sampling would cost much of a core
+        dask.config.set(settings),
         LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
             dashboard_address=None,
             silence_logs=logging.CRITICAL,  # a worker that dies and is replaced is nothing to read about
+            env=dict(environment or {}),
+            local_directory=scratch,
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

@@ -34,6 +34,20 @@ def data_dir() -> Path:
     return Path(stated).expanduser() if stated else project_root() / "data"
 
 
+def read_text(path: Path, most: int = 100_000_000) -> str:
+    """Read a text file, but nothing that is not a regular file: a pipe would never end, nor would a device."""
+    try:
+        if not path.is_file():
+            raise InputError(f"{path}: expected a regular file")
+        if path.stat().st_size > most:
+            raise InputError(f"{path}: larger than {most:,} bytes")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; expected a file that can be read") from error
+
+
 def build_dir() -> Path:
     """Return where chapters are run and the book is laid out: ``_build`` of a checkout, or the user's cache."""
     import platformdirs

@@ -13,17 +13,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
-from companion.book.sweep import FAILED_FILE, FINISHED_FILE, PLAN_FILE, RUNS_FOLDER, is_finished
+from companion.book.sweep import FAILED_FILE, PLAN_FILE, RUNS_FOLDER, read_record
 from companion.errors import InputError
+from companion.paths import read_text
 
-if TYPE_CHECKING:
-    import altair as alt
-
-_RECORD_KEYS = {"notebook", "parameters", "headline"}
 _ENDS = ("estimate", "low", "high")
 _MOST_PANELS = 12
 _MOST_COLOURS = 6
@@ -55,7 +52,11 @@ def compare(folder: str | os.PathLike[str]) -> Comparison:
     runs = pd.DataFrame(heads, columns=["run", "notebook", "status", *varied, *_ABOUT], dtype=object)
     runs["seconds"] = runs["seconds"].astype("float64")
     rows = [
-        {**{name: head[name] for name in ("run", "notebook", *varied)}, "number": item["name"], **_ends(item)}
+        {
+            **{name: head[name] for name in ("run", "notebook", *varied)},
+            "number": item["name"],
+            **{end: item.get(end) for end in _ENDS},
+        }
         for run, head in zip(found, heads, strict=True)
         for item in run["headline"]
     ]
@@ -153,10 +154,10 @@ def _shown(value: Any) -> str:
 def _of_sweep(folder: Path) -> list[dict[str, Any]]:
     """List the runs of a sweep's plan, whatever became of them."""
     try:
-        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        plan = json.loads(read_text(folder / PLAN_FILE))
         planned = [(str(run["run"]), dict(run["parameters"])) for run in plan["runs"]]
         notebook = str(plan["notebook"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{folder / PLAN_FILE}: not the plan of a sweep ({error!r})") from error
     return [
         {"run": name, "notebook": notebook, "parameters": values, "headline": [], **_state(folder / RUNS_FOLDER / name)}
@@ -165,13 +166,15 @@ def _of_sweep(folder: Path) -> list[dict[str, Any]]:
 
 
 def _state(folder: Path) -> dict[str, Any]:
-    if is_finished(folder):
-        files = json.loads((folder / FINISHED_FILE).read_text(encoding="utf-8"))["files"]
-        record = _record(folder / next(name for name in files if name.endswith(".json")))
-        return {**(record or {}), "status": "finished"}
+    record = read_record(folder)
+    if record is not None:
+        return {**record, "status": "finished"}
     failure = folder / FAILED_FILE
     if failure.is_file():
-        return {"status": "failed", "error": json.loads(failure.read_text(encoding="utf-8"))["error"]}
+        try:
+            return {"status": "failed", "error": str(json.loads(read_text(failure))["error"])}
+        except (ValueError, LookupError, TypeError):
+            return {"status": "failed", "error": "unknown"}
     return {"status": "waiting"}
 
 
@@ -187,11 +190,18 @@ def _of_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _record(path: Path) -> dict[str, Any] | None:
+    """Return a run record, or None for any other JSON."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(read_text(path))
+    except (InputError, ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) and content.keys() >= _RECORD_KEYS else None
+    if not isinstance(content, dict) or not content.keys() >= {"notebook", "parameters", "headline"}:
+        return None
+    items = content["headline"]
+    sound = isinstance(content["notebook"], str) and isinstance(content["parameters"], dict) and isinstance(items, list)
+    if not sound or not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
+        raise InputError(f"{path}: not a run record (notebook, parameters or headline is of another kind)")
+    return content
 
 
 def _varied(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -205,21 +215,15 @@ def _varied(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _head(run: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
     values = {name: run["parameters"].get(name) for name in varied}
-    flat = {name: _text(value) if isinstance(value, list | dict) else value for name, value in values.items()}
+    git, seconds = run.get("git"), run.get("seconds")
     return {
-        "run": run["run"],
-        "notebook": run["notebook"],
-        "status": run["status"],
-        **flat,
-        "seconds": run.get("seconds"),
+        **{name: run[name] for name in ("run", "notebook", "status")},
+        **{name: _text(value) if isinstance(value, list | dict) else value for name, value in values.items()},
+        "seconds": seconds if isinstance(seconds, int | float) else None,
         "started": run.get("started"),
-        "commit": ((run.get("git") or {}).get("commit") or "")[:10] or None,
+        "commit": str(git.get("commit") or "")[:10] or None if isinstance(git, dict) else None,
         "error": run.get("error"),
     }
-
-
-def _ends(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {end: item.get(end) for end in _ENDS}
 
 
 # --- the page ----------------------------------------------------------------------------------------------------
@@ -229,77 +233,60 @@ def page(comparison: Comparison, title: str = "Runs compared") -> str:
     """Lay a comparison out as one standalone HTML page."""
     from companion.book.page import frame
 
-    runs = comparison.runs
+    runs, varied = comparison.runs, comparison.varied
     counts = runs["status"].value_counts()
     said = ", ".join(f"{counts[status]} {status}" for status in ("finished", "failed", "waiting") if status in counts)
-    body = [f"<h1>{html.escape(title)}</h1>", f"<p>{len(runs)} runs: {said}. {_what_varied(comparison)}</p>"]
+    names = ", ".join(f"<code>{html.escape(name)}</code>" for name in varied)
+    what = f"Parameters that vary: {names}." if names else "No parameter varies."
+    body = [f"<h1>{html.escape(title)}</h1>", f"<p>{count(len(runs), 'run')}: {said}. {what}</p>"]
     if len(comparison.effects):
         body += ["<h2>What moved what</h2>", _effects_table(comparison.effects)]
-        for number, name in enumerate(comparison.varied, 1):
+        for number, name in enumerate(varied, 1):
             body += _panels(comparison, name, number)
-    body += ["<h2>All runs</h2>", _runs_table(comparison)]
+    shown = runs.drop(columns=["error"]).assign(**{name: runs[name].map(_shown) for name in varied})
+    constant = [name for name in ("notebook", "commit") if len(set(shown[name])) == 1]
+    caption = "Every run, with the parameters that vary."
+    body += ["<h2>All runs</h2>", _table(shown.drop(columns=constant), "runs", caption, formats={"seconds": ".1f"})]
     for _, row in runs[runs["status"] == "failed"].iterrows():
         body.append(f"<p><strong>{html.escape(row['run'])}</strong> failed: {html.escape(str(row['error']))}</p>")
     return frame(title, "\n".join(body)).replace("</style>", f"{_STYLE}</style>", 1)
 
 
-def _what_varied(comparison: Comparison) -> str:
-    names = ", ".join(f"<code>{html.escape(name)}</code>" for name in comparison.varied)
-    return f"Parameters that vary: {names}." if names else "No parameter varies."
+def count(number: int, what: str) -> str:
+    """Write a number of things: "1 run", "2 runs"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _html(bundle: Any) -> str:
-    return str(bundle.data["text/html"])
+def _table(shown: pd.DataFrame, name: str, caption: str, **how: Any) -> str:
+    from companion.book import table
+
+    return str(table(shown, name=name, caption=caption, **how).data["text/html"])
 
 
-def _effects_table(table: pd.DataFrame) -> str:
-    from companion.book import table as make
-
-    shown = _without_constants(table, ("notebook",))
+def _effects_table(effects: pd.DataFrame) -> str:
+    shown = effects.drop(columns=["notebook"] if len(set(effects["notebook"])) == 1 else [])
     shown = shown.assign(
         **{name: shown[name].map(_shown) for name in ("from_value", "to_value")},
         # Without intervals the question does not arise; that is not the same as an unresolved label.
         intervals_apart=shown["intervals_apart"].map({True: "yes", False: "no"}).fillna("–"),
     )
     first = [name for name in (*_EFFECT_COLUMNS[:5], "change", "intervals_apart") if name in shown]
-    shown = shown[[*first, *(name for name in shown if name not in first)]]
-    caption = (
+    return _table(
+        shown[[*first, *(name for name in shown if name not in first)]],
+        "effects",
         "The largest change of every number that goes with one parameter while all others stay the same. The intervals "
-        "belong to the two runs, not to the change: runs share data and resamples."
-    )
-    made = make(
-        shown,
-        name="effects",
-        caption=caption,
+        "belong to the two runs, not to the change: runs share data and resamples.",
         formats={"change": "+.3f"},
         intervals={f"{side}_estimate": (f"{side}_low", f"{side}_high") for side in ("from", "to")},
-        labels={
-            "from_value": "from",
-            "to_value": "to",
-            "from_estimate": "number at from",
-            "to_estimate": "number at to",
-        },
-    )
-    return _html(made)
-
-
-def _without_constants(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    return table.drop(columns=[name for name in columns if len(set(table[name])) == 1])
-
-
-def _runs_table(comparison: Comparison) -> str:
-    from companion.book import table as make
-
-    shown = _without_constants(comparison.runs.drop(columns=["error"]), ("notebook", "commit"))
-    shown = shown.assign(**{name: shown[name].map(_shown) for name in comparison.varied})
-    return _html(
-        make(shown, name="runs", caption="Every run, with the parameters that vary.", formats={"seconds": ".1f"})
+        labels={"from_value": "from", "to_value": "to", "from_estimate": "at from", "to_estimate": "at to"},
     )
 
 
 def _panels(comparison: Comparison, name: str, position: int) -> list[str]:
-    """Draw every number against one parameter, one line for each group of runs alike in all else."""
-    from companion.book import figure
+    """Draw every number against one parameter, with a colour for each group of runs alike in all else."""
+    import altair as alt
+
+    from companion.book import CATEGORICAL, figure
 
     mine = comparison.effects[comparison.effects["parameter"] == name]
     numbers = list(dict.fromkeys(mine["number"]))[:_MOST_PANELS]
@@ -307,54 +294,44 @@ def _panels(comparison: Comparison, name: str, position: int) -> list[str]:
         return []
     others = [other for other in comparison.varied if other != name]
     data = comparison.numbers[comparison.numbers["number"].isin(numbers)].copy()
-    for end in _ENDS:
-        data[end] = pd.to_numeric(data[end], errors="coerce")
+    data[list(_ENDS)] = data[list(_ENDS)].apply(pd.to_numeric, errors="coerce")
     data["others"] = [
         ", ".join(f"{other}={_shown(value)}" for other, value in zip(others, values, strict=True)) or "all runs"
         for values in data[others].itertuples(index=False, name=None)
     ]
-    data["value"] = data[name].map(_shown)
     order = [_shown(json.loads(text)) for text in ordered(data[name])]
-    columns = ["run", "value", "others", "number", *_ENDS]
-    left = mine["number"].nunique() - len(numbers)
-    rest = f" {left} more numbers are in the table above." if left else ""
-    made = figure(
-        _chart(data[columns], numbers, name, order),
-        name=f"parameter-{position}",
-        caption=f"Headline numbers against {name.replace('_', ' ')}, with the interval of every run.{rest}",
-        alt=f"One panel for each headline number, with the values of {name} across and the estimates upwards.",
-        table=data[columns],
-    )
-    return [f"<h2>{html.escape(name)}</h2>", _html(made)]
-
-
-def _chart(data: pd.DataFrame, numbers: Sequence[str], name: str, order: Sequence[str]) -> alt.TopLevelMixin:
-    import altair as alt
-
-    from companion.book import CATEGORICAL
-
+    data = data.assign(value=data[name].map(_shown))[["run", "value", "others", "number", *_ENDS]]
     groups = list(dict.fromkeys(data["others"]))
-    colour: Any = alt.value(CATEGORICAL[0])
-    offset: dict[str, Any] = {}
+    side_by_side: dict[str, Any] = {"color": alt.value(CATEGORICAL[0])}
     if 1 < len(groups) <= _MOST_COLOURS:
         scale = alt.Scale(domain=groups, range=list(CATEGORICAL[: len(groups)]))
-        offset = {"xOffset": alt.XOffset("others:N", sort=groups)}  # intervals of other runs stand side by side
-        colour = alt.Color(
-            "others:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=1, labelLimit=600)
-        )
+        legend = alt.Legend(title=None, orient="top", columns=1, labelLimit=600)
+        side_by_side = {
+            "xOffset": alt.XOffset("others:N", sort=groups),
+            "color": alt.Color("others:N", scale=scale, legend=legend),
+        }
     panels = []
     for number in numbers:
         base = alt.Chart(data[data["number"] == number]).encode(
-            x=alt.X("value:N", sort=list(order), title=name, axis=alt.Axis(labelAngle=0)),
-            color=colour,
+            x=alt.X("value:N", sort=order, title=name, axis=alt.Axis(labelAngle=0)),
             detail="others:N",
-            **offset,
             tooltip=["run:N", "value:N", "others:N", *(alt.Tooltip(f"{end}:Q", format=".4f") for end in _ENDS)],
+            **side_by_side,
         )
-        rule = base.mark_rule(opacity=0.6).encode(
-            y=alt.Y("low:Q", title=number, scale=alt.Scale(zero=False)), y2="high:Q"
-        )
-        line = base.mark_line(opacity=0.7).encode(y="estimate:Q")
-        point = base.mark_point(filled=True, size=60).encode(y="estimate:Q")
-        panels.append(alt.layer(rule, line, point).properties(width=280, height=180))
-    return alt.concat(*panels, columns=2)
+        height = alt.Y("low:Q", title=number, scale=alt.Scale(zero=False))
+        layers = [
+            base.mark_rule(opacity=0.6).encode(y=height, y2="high:Q"),
+            base.mark_line(opacity=0.7).encode(y="estimate:Q"),
+            base.mark_point(filled=True, size=60).encode(y="estimate:Q"),
+        ]
+        panels.append(alt.layer(*layers).properties(width=280, height=180))
+    left = mine["number"].nunique() - len(numbers)
+    rest = f" {count(left, 'more number')} in the table above." if left else ""
+    made = figure(
+        alt.concat(*panels, columns=2),
+        name=f"parameter-{position}",
+        caption=f"Headline numbers against {name.replace('_', ' ')}, with the interval of every run.{rest}",
+        alt=f"One panel for each headline number, with the values of {name} across and the estimates upwards.",
+        table=data,
+    )
+    return [f"<h2>{html.escape(name)}</h2>", str(made.data["text/html"])]

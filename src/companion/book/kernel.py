@@ -1,17 +1,19 @@
-"""A notebook's parameters: what its `parameters` cell declares, and what is in force in the running kernel."""
+"""A notebook's parameters: what its `parameters` cell declares, and what is in force in the running kernel.
+
+papermill's own reader knows neither comments above a parameter nor the values of the defaults, only their text.
+"""
 
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from companion.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -24,58 +26,35 @@ class Parameter:
 
 
 def read_parameters(source: str, origin: str = "parameters cell") -> list[Parameter]:
-    """Read the parameters that a cell declares."""
+    """Read the parameters that a cell declares; their help is the comment behind them, or else above them."""
     try:
         tree = ast.parse(source)
-    except SyntaxError as error:
-        raise InputError(f"{origin}, line {error.lineno}: not valid Python ({error.msg})") from error
-    comments = _comments(source)
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{origin}: not valid Python ({error})") from error
+    lines = source.splitlines()
     found = []
     for node in tree.body:
-        target, value = _assignment(node)
-        if target is None:
+        single = isinstance(node, ast.AnnAssign) or (isinstance(node, ast.Assign) and len(node.targets) == 1)
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if not single or not isinstance(target, ast.Name) or getattr(node, "value", None) is None:
             raise InputError(f"{origin}, line {node.lineno}: expected an assignment such as top_k = 20")
         try:
-            default = ast.literal_eval(value) if value is not None else None
+            default = ast.literal_eval(node.value)  # type: ignore[attr-defined]
         except ValueError as error:
-            raise InputError(f"{origin}, line {node.lineno}: {target} is not a literal value") from error
-        found.append(Parameter(target, default, _help(node, comments)))
+            raise InputError(f"{origin}, line {node.lineno}: {target.id} is not a literal value") from error
+        found.append(Parameter(target.id, default, _help(node, lines)))
     return found
 
 
-def _assignment(node: ast.stmt) -> tuple[str | None, ast.expr | None]:
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-        return node.targets[0].id, node.value
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-        return node.target.id, node.value
-    return None, None
-
-
-def _help(node: ast.stmt, comments: dict[int, str]) -> str:
-    """Return the comment behind an assignment, or else the comment lines directly above it."""
-    lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    behind = [comments[line] for line in lines if line in comments]
-    if behind:
-        return " ".join(behind)
-    above: list[str] = []
-    line = node.lineno - 1
-    while -line in comments:
-        above.insert(0, comments[-line])
-        line -= 1
-    return " ".join(above)
-
-
-def _comments(source: str) -> dict[int, str]:
-    """Return comments by line; a line that holds nothing else counts negative."""
-    lines = source.splitlines()
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    found = {}
-    for token in tokens:
-        if token.type == tokenize.COMMENT:
-            line = token.start[0]
-            alone = lines[line - 1].lstrip().startswith("#")
-            found[-line if alone else line] = token.string.lstrip("# ").strip()
-    return found
+def _help(node: ast.stmt, lines: Sequence[str]) -> str:
+    last = node.end_lineno or node.lineno
+    behind = lines[last - 1].encode()[node.end_col_offset :].decode().strip()
+    if behind.startswith("#"):
+        return behind.lstrip("# ")
+    first = node.lineno - 1
+    while first and lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    return " ".join(line.strip().lstrip("# ") for line in lines[first : node.lineno - 1])
 
 
 def find_parameters(cells: Sequence[str]) -> list[Parameter]:
@@ -96,6 +75,8 @@ def find_parameters(cells: Sequence[str]) -> list[Parameter]:
 
 def parameters_frame(parameters: Sequence[Parameter], namespace: Mapping[str, Any]) -> pd.DataFrame:
     """Return one row per parameter: name, value in force, default, whether it was changed, meaning."""
+    import pandas as pd
+
     rows = []
     for item in parameters:
         value = namespace.get(item.name, item.default)
