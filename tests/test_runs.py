@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -15,6 +18,7 @@ import companion
 from companion.book import runs
 from companion.book.kernel import Parameter
 from companion.errors import InputError
+from companion.paths import only_writer
 
 SPECIMEN = ROOT / "tests" / "specimens" / "01-specimen.md"
 DECLARED = [
@@ -46,6 +50,9 @@ def run(tmp_path_factory):
         ("'07'", "07"),
         ("'1e3'", "1e3"),
         ("nan", "nan"),
+        ("-1E+2", -100.0),
+        ("1.5e3", 1500.0),
+        ("a: 1", {"a": 1}),
         ("", ""),
     ],
 )
@@ -94,6 +101,46 @@ def test_wrong_names_and_types_are_refused(name, given, said):
     assert "02-support" in str(caught.value)
 
 
+# Each of these once ended in a traceback, in a hang or in half of the memory.
+HOSTILE = {
+    "no such day": "2026-13-45",
+    "no number": "!!int abc",
+    "no truth": "!!bool maybe",
+    "no time": "!!timestamp x",
+    "no float": "!!float x",
+    "no object": "!!python/object/apply:os.getcwd []",
+    "digits": "9" * 5000,
+    "depth": "[" * 600,
+    "closed depth": "[" * 60 + "]" * 60,
+    "aliases": "[&a [x, x], *a]",
+    "bomb": "{a: &a [x, x], b: &b [*a, *a], c: [*b, *b]}",
+    "nodes": f"[{','.join('1' * 60_000)}, {','.join('1' * 60_000)}]",
+    "length": "x" * 1_000_001,
+    "twice": "{a: 1, a: 2}",
+    "unhashable": "{[a]: 1}",
+    "control": "a\x07",
+    "merge": "{<<: 1}",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_values_that_are_no_values_are_refused_in_one_line(text):
+    with pytest.raises(InputError, match="parameter value") as caught:
+        runs.parse_value(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_impossible_file_names_are_only_text():
+    for name in ("x" * 300, "a\x00b", "~" * 5000):
+        assert runs.located("corpus", name) == name
+        assert runs.located("outcomes", name) == name
+        with pytest.raises(InputError):
+            runs.find_notebook(name)
+        with pytest.raises(InputError):
+            runs.find_notebook(f"{name}.md")
+
+
 def test_pairs_refuse_a_name_given_twice():
     assert runs.parse_pairs([("a", "1"), ("b", "x")]) == {"a": 1, "b": "x"}
     with pytest.raises(InputError, match="'a' is given twice"):
@@ -126,11 +173,17 @@ def test_a_run_writes_notebook_page_and_record(run):
     assert record["changed"] == ["feasible", "upper"]
     assert record["seed"] == 0
     assert record["data"] == runs.data_hashes()
-    assert record["headline"][0] == {"name": "recall", "estimate": 0.5, "low": 0.25, "high": 0.75}
+    number = {"name": "recall", "estimate": 0.5, "low": 0.5, "high": 0.75, "text": "0.500 [0.500, 0.750]"}
+    assert record["headline"][0] == number
+    assert set(record["modules"]) >= {"book/notebook.py", "errors.py"}
+    assert not [name for name in record["modules"] if name.startswith(("cli/", "audit/"))]
     assert record["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert {path.name for path in run.notebook.parent.iterdir()} == {"out.ipynb", "out.json", "out.html"}
     node = nbformat.read(run.notebook, as_version=4)
     nbformat.validate(node)
+    prose = [cell.source for cell in node.cells if cell.cell_type == "markdown"]
+    assert "Recall is 0.500 [0.500, 0.750], as" in prose[-1]  # for Jupyter, which knows no glue
+    assert "companion" not in node.cells[-1].get("source", "") and "_sys" not in str(node.cells)
 
 
 @pytest.mark.notebook
@@ -154,15 +207,48 @@ def test_the_same_inputs_give_the_same_bytes(run, tmp_path):
 
 
 @pytest.mark.notebook
-def test_the_page_marks_changed_parameters_and_reads_like_the_book(run):
+def test_the_page_says_what_was_changed_and_reads_like_the_book(run):
     page = BeautifulSoup(run.html.read_text(encoding="utf-8"), "html.parser")
-    changed = [th.find(string=True, recursive=False).strip() for th in page.select(".companion-changed")]
-    assert changed == ["feasible", "upper"]
+    banner = page.select_one(".companion-banner")
+    assert "upper = 1.0 (default 0.5)" in " ".join(banner.text.split())
+    # Its numbers, beside the defaults: the specimen is no chapter of the book and has none on file.
+    assert [cell.text for cell in banner.select("tbody tr:first-child > *")] == ["recall", "–", "0.500 [0.500, 0.750]"]
     assert page.h1.text.startswith("Specimen")
-    assert "Recall is 0.500 [0.250, 0.750]" in page.text  # glued numbers are there
+    assert "Recall is 0.500 [0.500, 0.750]" in page.text  # glued numbers are there
     assert "arXiv:2610.07309" in page.text  # and so is the citation
     outside = [tag for tag in page.select("script[src], link[href], img[src]") if "data:" not in str(tag.get("src"))]
     assert outside == []
+    # Other pages of the book are not here: what linked to them is text. What is here is linked.
+    assert "the data and the bars" in " ".join(page.text.split())
+    ids = {tag["id"] for tag in page.select("[id]")}
+    links = [link["href"] for link in page.select("a[href]")]
+    assert "#fig-loss" in links
+    assert [link for link in links if not link.startswith(("http", "data:")) and link.lstrip("#") not in ids] == []
+
+
+@pytest.mark.notebook
+def test_a_run_with_the_defaults_has_no_banner_and_its_numbers_stand_beside_those_of_other_runs(tmp_path, monkeypatch):
+    plain = runs.execute(SPECIMEN, {}, tmp_path / "plain.ipynb", progress=False, html=False)
+    assert "companion-banner" not in plain.notebook.read_text()
+    monkeypatch.setattr(runs, "default_headlines", lambda: {"01-specimen": plain.record["headline"]})
+    other = runs.execute(SPECIMEN, {"upper": 0.25}, tmp_path / "other.ipynb", progress=False, html=False)
+    cells = nbformat.read(other.notebook, as_version=4).cells
+    shown, cell = next(
+        (out.data["text/html"], c) for c in cells for out in c.get("outputs", []) if "banner" in str(out)
+    )
+    first = BeautifulSoup(shown, "html.parser").select("tbody tr:first-child > *")
+    assert [part.text for part in first] == ["recall", "0.500 [0.250, 0.750]", "0.500 [0.125, 0.750]"]
+    assert not {"remove-cell", "remove-output"} & set(cell.metadata.tags)  # nothing hides it
+
+
+@pytest.mark.skipif(not runs.default_headlines(), reason="no book was built with the defaults yet")
+def test_default_numbers_are_on_file_for_every_chapter_that_has_headlines():
+    """What the last build of the book found; the build itself keeps the file up to date."""
+    kept = runs.default_headlines()
+    for chapter in runs.chapter_paths():
+        if "headline=True" in chapter.read_text(encoding="utf-8"):
+            assert kept[chapter.stem], chapter.stem
+            assert all(item["name"] and item["text"] for item in kept[chapter.stem])
 
 
 @pytest.mark.browser
@@ -175,7 +261,7 @@ def test_the_page_stands_alone_in_a_browser(run, tmp_path):
             with Visit(browser, alone, width=width, mode="dark") as visit:
                 assert visit.errors == []
                 assert visit.requests == []
-                assert visit.page.locator("figure.companion-drawn svg").count() == 2
+                assert visit.page.locator("figure.companion-drawn svg").count() >= 2
                 assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
                 assert visit.page.locator("mjx-container svg").count() >= 1
 
@@ -185,10 +271,39 @@ def test_the_page_stands_alone_in_a_browser(run, tmp_path):
 def test_a_failing_chapter_leaves_no_output_but_is_kept_for_reading(tmp_path, fail, error):
     with pytest.raises(error, match="fail: expected something else" if fail == "input" else "a bug in the chapter"):
         runs.execute(SPECIMEN, {"fail": fail}, tmp_path / "out.ipynb", progress=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["out.failed.ipynb"]
+    kept = ["out.failed.ipynb"] if fail == "bug" else []  # a value that cannot be used needs no notebook to see why
+    assert [path.name for path in tmp_path.iterdir()] == kept
     runs.execute(SPECIMEN, {}, tmp_path / "out.ipynb", progress=False, html=False)
     # What is left of the failure would seem to belong to the run that succeeded.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.ipynb", "out.json"]
+
+
+def test_of_two_writers_one_wins(tmp_path):
+    with only_writer(tmp_path / "out.ipynb"), pytest.raises(InputError, match="another process writes here"):
+        runs.execute(SPECIMEN, {}, tmp_path / "out.ipynb", progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_new_files_never_stand_beside_old_ones(tmp_path, monkeypatch):
+    """Stop at every step of putting a run in place: what is there is all old, all new, or part of the new."""
+    for name in ("write_text", "unlink", "replace"):
+        for stop_at in range(1, 5):
+            folder = tmp_path / f"{name}{stop_at}"
+            (folder / "stage").mkdir(parents=True)
+            for suffix in (".ipynb", ".html", ".json"):
+                (folder / f"x{suffix}").write_text("old")
+            calls, real = itertools.count(1), getattr(Path, name)
+
+            def stopping(self, *args, calls=calls, real=real, stop_at=stop_at, **more):
+                if next(calls) == stop_at:
+                    raise KeyboardInterrupt
+                return real(self, *args, **more)
+
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                patch.setattr(Path, name, stopping)
+                made = dict.fromkeys((".ipynb", ".json", ".html"), "new")
+                runs._place(made, folder / "x.ipynb", folder / "stage")
+            assert len({path.read_text() for path in folder.glob("x.*")}) <= 1
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
@@ -208,6 +323,9 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
         ("-p", "upper"),
         ("-p", "upper", "1", "-p", "upper", "2"),
         ("-p", "feasible", "[1, a"),
+        ("-p", "uper", "0.25"),
+        ("-p", "upper", "9" * 5000),
+        ("-p", "upper", "2026-13-45"),
     ],
 )
 def test_the_command_refuses_bad_parameters_in_one_line(tmp_path, words):
@@ -253,20 +371,32 @@ def test_plain_papermill_runs_a_chapter_as_documented(tmp_path):
     outputs = [output for cell in node.cells for output in cell.get("outputs", [])]
     html = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
     assert "1 changed from the default" in html
+    # A misspelt name, too: papermill itself only warns.
+    done = subprocess.run(
+        [sys.executable, "-m", "papermill", "-", str(out), "-p", "uper", "0.25", "--cwd", str(SPECIMEN.parent)],
+        input=text,
+        capture_output=True,
+        check=False,
+    )
+    assert "no parameter 'uper'" in done.stderr.decode()
 
 
 def test_the_fingerprint_covers_code_and_data(tmp_path, monkeypatch):
     assert "published/figures.csv" in runs.data_hashes()
+    assert {"logic.py", "book/runs.py"} <= set(runs.source_hashes())
     monkeypatch.setattr(companion, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(runs, "data_hashes", lambda: {"a.csv": "1"})
     seen = set()
-    fingerprint = runs.fingerprint.__wrapped__
-    for text in ("x = 1", "x = 2"):
+    for text, data in (("x = 1", "1"), ("x = 2", "1"), ("x = 2", "2")):
         (tmp_path / "module.py").write_text(text)
-        seen |= {fingerprint(), fingerprint()}
-    monkeypatch.setattr(runs, "data_hashes", lambda: {"a.csv": "2"})
-    seen.add(fingerprint())
+        monkeypatch.setattr(runs, "data_hashes", lambda data=data: {"a.csv": data, "README.md": str(len(seen))})
+        for _ in range(2):
+            runs.source_hashes.cache_clear()
+            runs.surroundings.cache_clear()
+            seen.add(runs.fingerprint())
     assert len(seen) == 3
+    monkeypatch.undo()
+    runs.source_hashes.cache_clear()
+    runs.surroundings.cache_clear()
 
 
 def test_a_file_named_on_the_command_line_is_found_from_where_it_was_named(tmp_path, monkeypatch):

@@ -19,6 +19,8 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 
+from companion.book import runs
+
 COMMANDS = "book/commands"
 GLOSSARY = "book/glossary"
 CITE = "book/cite"
@@ -257,7 +259,9 @@ def read_again(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set
     """Name the pages to read again although their text is the same."""
     if GLOSSARY in changed | added:
         return sorted(env.found_docs)
-    return [name for name in env.found_docs if name in LIVING or name.startswith(API)]
+    state = runs.digest(runs.source_hashes())
+    same, env.companion_state = getattr(env, "companion_state", "") == state, state
+    return [name for name in env.found_docs if name in LIVING or (name.startswith(API) and not same)]
 
 
 def definitions(env: BuildEnvironment) -> dict[str, str]:

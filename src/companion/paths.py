@@ -66,8 +66,10 @@ def only_writer(target: Path) -> Iterator[None]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_name(f".{target.name}.lock"), timeout=0) as lock:
-            yield
-            Path(lock.lock_file).unlink(missing_ok=True)
+            try:
+                yield
+            finally:
+                Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout as error:
         raise InputError(f"{target}: another process writes here; wait for it, or choose another place") from error
 

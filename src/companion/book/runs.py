@@ -45,6 +45,7 @@ from companion.book.render import HEADLINE_MIME, NO_STILLS
 from companion.errors import InputError
 from companion.paths import data_dir, only_writer, project_root
 
+HEADLINES_FILE = "headlines.json"
 _RECORD = "application/papermill.record/"
 #: Packages whose version can move a number or a picture.
 _VERSIONED = (
@@ -75,9 +76,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def hash_of(content: bytes) -> str:
+    """Return the SHA-256 of some bytes, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def digest(value: Any) -> str:
     """Return one hash over a value that JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+    return hash_of(json.dumps(value, sort_keys=True, default=str).encode())
 
 
 @lru_cache(maxsize=1)
@@ -276,7 +282,7 @@ def headlines(node: Any) -> list[dict[str, Any]]:
 
 def default_headlines() -> dict[str, Any]:
     """Return the headline numbers of the chapters at their defaults, which a build of the book keeps up to date."""
-    path = notebooks_dir() / "headlines.json"
+    path = notebooks_dir() / HEADLINES_FILE
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import hashlib
 import json
 import os
 import re
@@ -16,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from companion import tables
 from companion.book import runs
 from companion.errors import InputError
-from companion.paths import project_root
+from companion.paths import build_dir, only_writer, project_root
 
 Say = Callable[[str], None]
 # Kept in a finished site: a hash over everything it was built from.
@@ -26,91 +26,90 @@ _MARK = ".companion-site"
 
 
 def build(
-    parameters: Mapping[str, Any] | None = None,
-    out: Path | None = None,
-    *,
-    jobs: int = 2,
-    say: Say = print,
+    parameters: Mapping[str, Any] | None = None, out: Path | None = None, *, jobs: int = 2, say: Say = print
 ) -> Path:
-    """Run the chapters and build the site."""
-    root = project_root()
-    site = (out if out is not None else root / "_build" / "html").resolve()
+    """Run the chapters and build the site; return its first page."""
+    root, work = project_root(), build_dir()
+    site = (out or (work if work.parent == root else Path("_build")) / "html").resolve()
     if site.is_dir() and any(site.iterdir()) and not (site / "genindex.html").exists():
         raise InputError(f"{site}: not empty and not a site built before; choose another folder")
     began = time.perf_counter()
-    plan = _plan(parameters or {})
-    _run_chapters(plan, root / "_build" / "runs", jobs, say)
-    stage = root / "_build" / "stage" / _stage_name(parameters or {})
-    state = _fill_stage(root, stage, plan)
-    mark = site / _MARK
-    if mark.is_file() and mark.read_text(encoding="utf-8") == state and (site / "index.html").is_file():
-        say("nothing changed since the site was built")
-        return site / "index.html"
-    _sphinx(stage, say)
-    _publish(stage / "_build" / "html", site, state)
+    parameters = dict(parameters or {})
+    plan = _plan(parameters)
+    stage = work / "stage" / (runs.digest(parameters)[:12] if parameters else "default")
+    with only_writer(stage), only_writer(site):
+        _run_chapters(plan, work / "runs", jobs, say)
+        if not parameters and work.parent == root:
+            _keep_headlines(plan)
+        state = _fill_stage(root, stage, plan)
+        mark = site / _MARK
+        if mark.is_file() and mark.read_text(encoding="utf-8") == state and (site / "index.html").is_file():
+            say("nothing changed since the site was built")
+            return site / "index.html"
+        _sphinx(stage, say)
+        _publish(stage / "_build" / "html", site, state)
     say(f"site ready in {time.perf_counter() - began:.0f} s")
     return site / "index.html"
 
 
+# --- chapters ----------------------------------------------------------------------------------------------------
+
+
 class _Chapter:
-    """One chapter of the plan: its source, its checked parameters, and the run that answers them."""
+    """One chapter of the plan: its source, its checked parameters, and the file of the run that answers them."""
 
     def __init__(self, source: Path, values: dict[str, Any]) -> None:
-        self.source = source
-        self.values = values
-        key = json.dumps([runs.sha256(source), values, runs.fingerprint()], sort_keys=True)
-        self.name = f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        self.source, self.values = source, values
+        others = {name: made for name, made in runs.source_hashes().items() if not name.endswith(".py")}
+        key = runs.digest([runs.sha256(source), values, runs.surroundings(), others])
+        self.name = f"{source.stem}-{key[:16]}"
         self.executed = Path()
+
+    def is_run(self) -> bool:
+        """Tell whether its run is there and every module that it loaded is still what it was."""
+        record = self.executed.with_suffix(".json")
+        if not (self.executed.is_file() and record.is_file()):
+            return False
+        modules = json.loads(record.read_text(encoding="utf-8")).get("modules", {"": ""})
+        return all(runs.source_hashes().get(name) == made for name, made in modules.items())
 
 
 def _plan(parameters: Mapping[str, Any]) -> list[_Chapter]:
-    plan = []
-    unused = set(parameters)
-    declared_names: set[str] = set()
-    for source in runs.chapter_paths():
-        declared = runs.declared_parameters(source)
-        names = {item.name for item in declared}
-        given = {name: value for name, value in parameters.items() if name in names}
-        plan.append(_Chapter(source, runs.checked_parameters(source, given)))
-        unused -= names
-        declared_names |= names
-    if unused:
-        expected = ", ".join(sorted(declared_names))
-        raise InputError(f"no chapter has a parameter {sorted(unused)[0]!r}: expected one of {expected}")
-    return plan
-
-
-def _stage_name(parameters: Mapping[str, Any]) -> str:
-    if not parameters:
-        return "default"
-    text = json.dumps(dict(parameters), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    declared = {source: [item.name for item in runs.declared_parameters(source)] for source in runs.chapter_paths()}
+    known = {name: None for names in declared.values() for name in names}
+    for name in parameters:
+        if name not in known:
+            raise InputError(f"no chapter has a parameter {name!r}: expected one of {', '.join(sorted(known))}")
+    given = {source: {n: v for n, v in parameters.items() if n in names} for source, names in declared.items()}
+    return [_Chapter(source, runs.checked_parameters(source, values)) for source, values in given.items()]
 
 
 def _run_chapters(plan: Sequence[_Chapter], folder: Path, jobs: int, say: Say) -> None:
-    """Run what has no cached run; the cache holds one run for each state of text, parameters, code and data."""
+    """Run what has no cached run; the cache holds one run for each state of text, parameters, data and surroundings."""
     waiting = []
     for chapter in plan:
         chapter.executed = folder / f"{chapter.name}.ipynb"
-        if chapter.executed.exists() and chapter.executed.with_suffix(".json").exists():
+        if chapter.is_run():
             say(f"{chapter.source.stem}: unchanged")
         else:
             waiting.append(chapter)
     if not waiting:
         return
     began = time.perf_counter()
-    pool = concurrent.futures.ThreadPoolExecutor(min(jobs, len(waiting)))
-    try:
-        running = {
-            pool.submit(_run_one, chapter, position if sys.stderr.isatty() else None): chapter
-            for position, chapter in enumerate(waiting)
-        }
-        for task in concurrent.futures.as_completed(running):
-            task.result()
-            say(f"{running[task].source.stem}: run, {time.perf_counter() - began:.0f} s since the start")
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    _forget_old_runs(folder, plan)
+    bars = [place if sys.stderr.isatty() else None for place in range(len(waiting))]
+    with concurrent.futures.ThreadPoolExecutor(min(jobs, len(waiting))) as pool:
+        running = {pool.submit(_run_one, *both): both[0] for both in zip(waiting, bars, strict=True)}
+        try:
+            for task in concurrent.futures.as_completed(running):
+                task.result()
+                say(f"{running[task].source.stem}: run, {time.perf_counter() - began:.0f} s since the start")
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    for chapter in plan:  # switching parameters back and forth stays cheap
+        old = sorted(folder.glob(f"{chapter.source.stem}-*.ipynb"), key=lambda path: path.stat().st_mtime)
+        for path in old[:-5]:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".json").unlink(missing_ok=True)
 
 
 # One chapter in a process of its own. Its outcome goes to standard output; standard error is the progress bar's.
@@ -127,15 +126,12 @@ except (InputError, runs.RunError) as error:
 
 
 def _run_one(chapter: _Chapter, position: int | None) -> None:
-    progress: bool | dict[str, Any] = False
-    if position is not None:
-        progress = {"position": position, "desc": chapter.source.stem, "leave": True}
-    order = json.dumps([str(chapter.source), chapter.values, str(chapter.executed), progress])
+    bar = {"position": position, "desc": chapter.source.stem, "leave": True}
+    order = json.dumps([str(chapter.source), chapter.values, str(chapter.executed), position is not None and bar])
     # One thread for numerical libraries in each process: the chapters share the cores among themselves.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD, order], stdout=subprocess.PIPE, text=True, check=False, env=environment
-    )
+    command = [sys.executable, "-c", _CHILD, order]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment)
     if done.stdout.strip():
         kind, message = json.loads(done.stdout.strip().splitlines()[-1])
         raise InputError(message) if kind == "InputError" else runs.RunError(message)
@@ -143,14 +139,19 @@ def _run_one(chapter: _Chapter, position: int | None) -> None:
         raise runs.RunError(f"{chapter.source.stem}: its process ended with code {done.returncode}")
 
 
-def _forget_old_runs(folder: Path, plan: Sequence[_Chapter], keep: int = 5) -> None:
-    """Keep the newest few runs of each chapter, so that switching parameters back and forth stays cheap."""
-    for chapter in plan:
-        old = sorted(folder.glob(f"{chapter.source.stem}-*.ipynb"), key=lambda path: path.stat().st_mtime)
-        for path in old[:-keep]:
-            path.unlink(missing_ok=True)
-            path.with_suffix(".json").unlink(missing_ok=True)
+def _keep_headlines(plan: Sequence[_Chapter]) -> None:
+    """Write down the default headline numbers, which runs with other parameters show beside their own."""
+    records = {
+        chapter.source.stem: json.loads(chapter.executed.with_suffix(".json").read_text(encoding="utf-8"))
+        for chapter in plan
+    }
+    found = {stem: record["headline"] for stem, record in records.items() if record["headline"]}
+    if found != runs.default_headlines():
+        with tables.atomic_path(runs.notebooks_dir() / runs.HEADLINES_FILE) as path:
+            path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
+
+# --- pages -------------------------------------------------------------------------------------------------------
 
 _CHAPTER_LINK = re.compile(r"(\]\((?:\.\./notebooks/|notebooks/)?\d\d-[\w-]+)\.md(?=[)#])")
 
@@ -177,7 +178,11 @@ def _stage_sources(root: Path, plan: Sequence[_Chapter]) -> dict[str, bytes]:
     for path in sorted(root.glob("*.md")):
         wanted[path.name] = path.read_bytes()
     for chapter in plan:
-        wanted[f"notebooks/{chapter.source.stem}.ipynb"] = _staged_chapter(chapter.executed)
+        node = json.loads(chapter.executed.read_text(encoding="utf-8"))
+        for cell in node["cells"]:
+            if cell["cell_type"] == "markdown":
+                cell["source"] = _as_staged("".join(cell["source"]))
+        wanted[f"notebooks/{chapter.source.stem}.ipynb"] = json.dumps(node, ensure_ascii=False, indent=1).encode()
     return wanted
 
 
@@ -194,19 +199,7 @@ def _fill_stage(root: Path, stage: Path, plan: Sequence[_Chapter]) -> str:
         name = path.relative_to(stage).as_posix()
         if path.is_file() and name not in wanted and not name.startswith("_build/") and "__pycache__" not in name:
             path.unlink()
-    digest = hashlib.sha256(runs.fingerprint().encode())
-    for name in sorted(wanted):
-        digest.update(name.encode() + b"\0" + hashlib.sha256(wanted[name]).digest())
-    return digest.hexdigest()
-
-
-def _staged_chapter(executed: Path) -> bytes:
-    node = json.loads(executed.read_text(encoding="utf-8"))
-    for cell in node["cells"]:
-        if cell["cell_type"] == "markdown":
-            source = cell["source"]
-            cell["source"] = _as_staged("".join(source) if isinstance(source, list) else source)
-    return json.dumps(node, ensure_ascii=False, indent=1).encode()
+    return runs.digest([runs.fingerprint(), {name: runs.hash_of(content) for name, content in wanted.items()}])
 
 
 # Its command, run by this interpreter: the module has no way to be run by name.
@@ -214,20 +207,24 @@ _JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
 def _sphinx(stage: Path, say: Say) -> None:
-    """Run Jupyter Book on the stage; warnings are errors."""
+    """Run Jupyter Book on the stage; warnings are errors. A build that did not end well is not taken up half way."""
     say("building the pages")
+    begun = stage.with_name(f"{stage.name}.begun")
+    if begun.exists():  # a killed one
+        shutil.rmtree(stage / "_build", ignore_errors=True)
+    begun.touch()
     command = [sys.executable, "-c", _JUPYTER_BOOK, "build", str(stage), "-W", "--keep-going", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
-        # A failed build must not be taken up again half way.
         shutil.rmtree(stage / "_build", ignore_errors=True)
+    begun.unlink()
+    if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         raise runs.RunError("the book does not build:\n" + "\n".join(lines[-40:]))
 
 
 def _publish(made: Path, site: Path, state: str) -> None:
     """Replace the site by the new one in two renames."""
-    site.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".companion-site-", dir=site.parent) as folder:
         fresh, old = Path(folder) / "new", Path(folder) / "old"
         shutil.copytree(made, fresh, ignore=shutil.ignore_patterns(".buildinfo", "*.map"))
