@@ -22,7 +22,7 @@ import pytest
 
 from companion.errors import InputError
 from companion.stages import chat as llm
-from companion.stages.chat import ChatLog, ChatRequest, ChatSettings, complete, incomplete, plan
+from companion.stages.chat import ChatLog, ChatRequest, ChatSettings, complete, incomplete, pending
 
 pytest.importorskip("openai")
 
@@ -127,7 +127,7 @@ def test_answers_come_in_order_and_are_sent_once(stub: Stub, tmp_path: Path) -> 
     assert set(stub.seen.values()) == {1}
     assert all(h["authorization"] == f"Bearer {KEY}" for h in stub.headers)
     assert incomplete(first) == {}
-    assert plan(asks(25), settings(stub), log).pending == 5
+    assert [r.id for r in pending(asks(25), settings(stub), log)] == [f"r{i}" for i in range(20, 25)]
 
 
 def test_another_prompt_model_or_repeat_is_another_request(stub: Stub, tmp_path: Path) -> None:

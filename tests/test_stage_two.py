@@ -17,6 +17,7 @@ from companion.bootstrap import Resampling
 from companion.cli import verify as commands
 from companion.errors import InputError
 from companion.stages import corruption, studies, verification
+from companion.stages.verification.cases import stable_order
 from companion.tables import Records
 
 
@@ -36,7 +37,7 @@ class Noisy(verification.Untrained):
 
     def probability(self, candidates: pd.DataFrame) -> pd.Series:
         truth = verification.ReleasedMetadata().probability(candidates).fillna(0.5)
-        noise = verification.stable_order(candidates["query_id"] + candidates["memory_id"]) / 2**64
+        noise = stable_order(candidates["query_id"] + candidates["memory_id"]) / 2**64
         return (0.6 * truth + 0.4 * noise.astype("Float64")).round(2)
 
 

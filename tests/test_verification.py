@@ -253,14 +253,6 @@ def test_published_curves_fail_the_bar() -> None:
     assert v.bar(v.published_curves(), limit=0.12)["violation_recall"].min() > 0.2
 
 
-def test_route_changes_come_out_of_the_published_curves() -> None:
-    got = v.recomputable()
-    both = got.merge(published.figures("C11"), on=["claim", "subject", "contrast", "metric"])
-    assert len(both) == 6
-    assert np.allclose(both["value"], both["published"], rtol=0, atol=1e-12)
-    assert not got.duplicated(["claim", "subject", "contrast", "metric"]).any()
-
-
 def test_published_points_come_from_no_threshold_of_the_curves() -> None:
     """Why C11's measures at the selected point are quoted: no threshold has them."""
     for name, curve in v.published_curves().groupby("verifier"):

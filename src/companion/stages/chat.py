@@ -2,7 +2,7 @@
 
 Verifiers and readers hand a list of :class:`ChatRequest` to :func:`complete` and get one :class:`ChatAnswer` each, in
 order. Transport, time-outs and retries are the ``openai`` client's own. The key is read from the environment when
-a client is made, is part of no object here, and is scrubbed from whatever a server says.
+a client is made, is part of no setting, and is scrubbed from whatever a server says.
 
 The transcript (:class:`ChatLog`) is one append-only JSON Lines file. A ``sent`` line is on disk before a request leaves
 and an outcome line before the answer is used, so a run killed at any moment goes on without paying twice for an
@@ -88,20 +88,19 @@ class ChatSettings:
             raise InputError("model: an empty name; expected the name of a model the server offers")
         _check_address(self.address)
         for name, low in (("concurrency", 1), ("max_tokens", 1), ("retries", 0)):
-            if int(getattr(self, name)) < low:
+            if getattr(self, name) < low:
                 raise InputError(f"{name}: {getattr(self, name)}; expected at least {low}")
         for name in ("price_input", "price_output", "price_cap", "requests_per_minute", "timeout"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise InputError(f"{name}: {value}; expected a finite number of at least 0")
-        if self.requests_per_minute == 0 or self.timeout == 0:
+        if 0 in (self.requests_per_minute, self.timeout):
             raise InputError("requests_per_minute and timeout must be above 0")
         if self.price_cap is not None and self.price_input + self.price_output == 0:
             raise InputError("price_cap: a cap needs price_input and price_output to be held against")
 
     @property
-    def address(self) -> str:
-        """Root of the API in use."""
+    def address(self) -> str:  # noqa: D102
         return self.base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
@@ -135,7 +134,7 @@ def _check_address(address: str) -> None:
     """Refuse what is no address, or holds what a run record must not (the message repeats none of it)."""
     try:
         parts = urlsplit(address)
-        whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        whole = bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number, a bracket that is not closed
         parts, whole = urlsplit(""), False
     if parts.username or parts.password:
@@ -169,8 +168,8 @@ class ChatLog:
     def answers(self) -> dict[str, ChatAnswer]:
         """Return the answers on file, by fingerprint; only requests that were answered."""
         answered = [e for e in self.events() if e["event"] == "outcome" and e["status"] == "answered"]
-        fields = ChatAnswer.__dataclass_fields__
-        return {e["fingerprint"]: ChatAnswer(**{k: v for k, v in e.items() if k in fields}) for e in answered}
+        names = set(ChatAnswer.__dataclass_fields__)
+        return {e["fingerprint"]: ChatAnswer(**{k: e[k] for k in names & set(e)}) for e in answered}
 
     def spent(self) -> float:
         """Return what the file accounts for: costs of outcomes, and the reserve of sends without an outcome."""
@@ -200,8 +199,7 @@ class ChatLog:
 
     def append(self, event: Mapping[str, Any], scrub: Callable[[str], str] = str) -> None:
         """Write one line and wait until it is on disk."""
-        if self._file is None:
-            raise RuntimeError("ChatLog.append needs the file to be open: use `with log.writing():`")
+        assert self._file is not None, "use `with log.writing():`"
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = scrub(json.dumps({**event, "time": stamp}, ensure_ascii=False, default=str))
         self._file.write(line.encode() + b"\n")
@@ -212,31 +210,18 @@ class ChatLog:
 def _lock(handle: IO[bytes], path: Path) -> None:
     try:
         import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # pragma: no cover - Windows
         return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise InputError(f"{path}: another process is writing to this transcript; wait for it to end") from None
 
 
-@dataclass(frozen=True)
-class ChatPlan:
-    """What a run would do: requests in all, answered already, still to send, and the most those can cost."""
-
-    total: int
-    answered: int
-    pending: int
-    most: float
-    spent: float
-
-
-def plan(requests: Sequence[ChatRequest], settings: ChatSettings, log: ChatLog) -> ChatPlan:
-    """Say what :func:`complete` would send and the most it could cost, without sending anything."""
-    known, prints = log.answers(), _prints(requests, settings)
-    todo = [r for p, r in prints.items() if p not in known]
-    most = sum(settings.most(r) for r in todo)
-    return ChatPlan(len(prints), len(prints) - len(todo), len(todo), most, log.spent())
+def pending(requests: Sequence[ChatRequest], settings: ChatSettings, log: ChatLog) -> list[ChatRequest]:
+    """List the requests that :func:`complete` would send: those that the transcript does not answer yet."""
+    known = log.answers()
+    return [r for p, r in _prints(requests, settings).items() if p not in known]
 
 
 def complete(
@@ -280,7 +265,8 @@ class _Run:
     def __init__(self, settings: ChatSettings, log: ChatLog) -> None:
         key = _key(settings)
         self.settings, self.log, self.client = settings, log, _client(settings, key)
-        self.scrub = _scrubber(key)
+        # a shorter one is no key, and taking it out would garble honest text
+        self.spellings = [json.dumps(key)[1:-1], key] if len(key) >= 8 else []
         self.fatal: str | None = None
         self.reached, self.missed = False, 0  # whether the server has said anything; requests without a connection
         self.spent, self.next_start = log.spent(), 0.0
@@ -329,10 +315,10 @@ class _Run:
             time.sleep(max(0.0, start - time.monotonic()))
 
     def note(self, event: str, request: ChatRequest, fingerprint: str, answer: ChatAnswer | None = None) -> None:
-        keys = {"event": event, "id": request.id, "fingerprint": fingerprint}
-        settings = self.settings
-        body = {"address": settings.address, "request": settings.body(request), "reserved": settings.most(request)}
-        self.log.append({**(body if answer is None else asdict(answer)), **keys}, self.scrub)
+        how = self.settings
+        sent = {"address": how.address, "request": how.body(request), "reserved": how.most(request)}
+        told = sent if answer is None else asdict(answer)
+        self.log.append({**told, "event": event, "id": request.id, "fingerprint": fingerprint}, self.scrub)
 
     def settle(self, future: Future[ChatAnswer]) -> None:
         fingerprint, request = self.flying.pop(future)
@@ -347,8 +333,7 @@ class _Run:
 
         body, most = self.settings.body(request), self.settings.most(request)
         failed = ChatAnswer(request.id, "failed")
-        try:
-            # the header lets a server that honours it recognise a request repeated after a crash
+        try:  # the header lets a server that honours it recognise a request repeated after a crash
             rest = {k: v for k, v in body.items() if k not in {"model", "messages"}}
             reply = self.client.chat.completions.create(
                 model=body["model"], messages=body["messages"], extra_body=rest,
@@ -374,12 +359,9 @@ class _Run:
 
     def read(self, reply: Any, request: ChatRequest) -> ChatAnswer:
         """Take text and usage out of a reply; a reply without text is malformed."""
-        try:
-            choice = reply.choices[0]
-            text, finish = choice.message.content, choice.finish_reason
-        except (AttributeError, IndexError, TypeError):
-            text, finish = None, None
-        if not isinstance(text, str):
+        choice = next(iter(getattr(reply, "choices", None) or ()), None)
+        text = getattr(getattr(choice, "message", None), "content", None)
+        if choice is None or not isinstance(text, str):
             error = "the reply holds no choices[0].message.content"
             return ChatAnswer(request.id, "malformed", cost=self.settings.most(request), error=error)
         usage = getattr(reply, "usage", None)
@@ -388,7 +370,13 @@ class _Run:
         used = counts if told else (self.settings.input_bound(request), self.settings.max_tokens)
         how, cost = "reported" if told else "estimated", self.settings.price(*used)
         model = getattr(reply, "model", None)
-        return ChatAnswer(request.id, "answered", self.scrub(text), finish, model, *used, how, cost)
+        return ChatAnswer(request.id, "answered", self.scrub(text), choice.finish_reason, model, *used, how, cost)
+
+    def scrub(self, text: str) -> str:
+        """Take the key out of a text, in plain and in JSON-escaped spelling."""
+        for spelling in self.spellings:
+            text = text.replace(spelling, "[key]")
+        return text
 
     def line(self, text: str) -> str:
         """Return one scrubbed line of bounded length."""
@@ -396,10 +384,9 @@ class _Run:
 
 
 def _key(settings: ChatSettings) -> str:
-    """Return the key from the environment; a placeholder for a server of one's own that needs none."""
+    """Return the key from the environment; a server of one's own needs none."""
     key = os.environ.get(settings.key_env, "").strip()
     if key and not (key.isascii() and key.isprintable()):
-        # A header cannot hold it; sending would fail once per request, with the key in the client's message.
         raise InputError(f"${settings.key_env}: holds characters that no key has; expected printable ASCII")
     if not key and settings.address == DEFAULT_BASE_URL:
         raise InputError(f"${settings.key_env} is not set; expected the key for {settings.address}")
@@ -410,19 +397,5 @@ def _client(settings: ChatSettings, key: str) -> Any:
     try:
         import openai
     except ImportError:
-        raise InputError(
-            "the openai client is missing; install the extra: pip install 'admissibility-companion[llm]'"
-        ) from None
+        raise InputError("the openai client is missing; run: pip install 'admissibility-companion[llm]'") from None
     return openai.OpenAI(api_key=key, base_url=settings.address, timeout=settings.timeout, max_retries=settings.retries)
-
-
-def _scrubber(key: str) -> Callable[[str], str]:
-    """Return a function that takes the key out of a text, in plain and in JSON-escaped spelling."""
-    spellings = sorted({key, json.dumps(key)[1:-1]}, key=len, reverse=True)
-
-    def scrub(text: str) -> str:
-        for spelling in spellings if len(key) >= 8 else ():  # a shorter one is no key, and would garble honest text
-            text = text.replace(spelling, "[key]")
-        return text
-
-    return scrub

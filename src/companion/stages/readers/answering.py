@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from companion.errors import InputError
-from companion.stages.chat import ChatLog, ChatRequest, ChatSettings, complete, plan, ready
+from companion.stages.chat import ChatLog, ChatRequest, ChatSettings, complete, pending, ready
 from companion.stages.readers.scenarios import AXES, Candidate, Request
 
 CHAT_LOG = "chat.jsonl"
@@ -177,7 +177,7 @@ class ChatReader:
 
     def check(self, requests: Sequence[Request], folder: Path) -> None:
         """Make sure that what the transcript in ``folder`` does not answer yet could be sent."""
-        if plan(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG)).pending:
+        if pending(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG)):
             ready(self.chat)
 
     def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:

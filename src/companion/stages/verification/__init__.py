@@ -1,12 +1,11 @@
 """Stage two, verification: how well a verifier tells violations apart, and what filtering costs."""
 
-from companion.stages.verification.cases import candidates, split_cases, stable_order, with_texts
+from companion.stages.verification.cases import candidates, split_cases, with_texts
 from companion.stages.verification.controlled import (
     CONTROLLED,
     control_measures,
     controlled_measures,
     pair_measures,
-    pairs_of,
     published_pairs,
     published_strata,
     scenario_units,
@@ -19,14 +18,12 @@ from companion.stages.verification.curves import (
     KEEP_ALL,
     THRESHOLDS,
     bar,
-    matching_thresholds,
     operating_curve,
     published_curves,
-    recomputable,
     select,
 )
 from companion.stages.verification.measures import MEASURES, RATES, calibration_error, dropped, measure, rate_intervals
-from companion.stages.verification.routes import UNFILTERED, filter_route, route_effect, route_effects, score_filtered
+from companion.stages.verification.routes import UNFILTERED, route_effect, route_effects, score_filtered
 from companion.stages.verification.study import (
     Judged,
     VerificationStudy,
@@ -48,7 +45,6 @@ from companion.stages.verification.verifiers import (
     calibrate,
     get,
     judge,
-    read_probability,
 )
 
 __all__ = [
@@ -79,29 +75,23 @@ __all__ = [
     "control_measures",
     "controlled_measures",
     "dropped",
-    "filter_route",
     "get",
     "judge",
     "judge_split",
     "judged_candidates",
-    "matching_thresholds",
     "measure",
     "operating_curve",
     "pair_measures",
-    "pairs_of",
     "published_curves",
     "published_pairs",
     "published_strata",
     "rate_intervals",
-    "read_probability",
-    "recomputable",
     "route_effect",
     "route_effects",
     "scenario_units",
     "score_filtered",
     "select",
     "split_cases",
-    "stable_order",
     "stratum_means",
     "transitions",
     "verify",

@@ -30,28 +30,10 @@ def split_cases(
     analysis: int = ANALYSIS_PER_STRATUM,
     salt: str = "",
 ) -> pd.DataFrame:
-    """Draw calibration and analysis cases within each stratum by a stable hash.
+    """Draw calibration and analysis cases within each stratum by a stable hash: query_id, stratum, split.
 
-    Parameters
-    ----------
-    queries : DataFrame
-        ``query_id``, ``stratum``; only queries that may be drawn (those with anchors).
-    calibration, analysis : int
-        Cases of a stratum for each use. A stratum with fewer than their sum is split in the same proportion, at
-        least one case each, all of it used.
-    salt : str
-        Of the hash.
-
-    Returns
-    -------
-    DataFrame
-        ``query_id``, ``stratum``, ``split`` (``calibration`` or ``analysis``), in the order of the hash. Membership
-        depends only on the ids of the stratum, not on the order of rows.
-
-    Raises
-    ------
-    InputError
-        A missing stratum, fewer than two cases in one, or numbers below 1.
+    Membership depends only on the ids of the stratum, not on the order of rows. A stratum with fewer cases than both
+    numbers together is split in the same proportion, at least one case each, all of it used.
     """
     if min(calibration, analysis) < 1:
         raise InputError(f"split: {calibration} calibration, {analysis} analysis cases; expected 1 or more of each")

@@ -117,27 +117,11 @@ def stratum_means(metric: str = "roc_auc", axis: str = "admissibility") -> pd.Se
 
 
 def controlled_measures(units: pd.DataFrame, threshold: float, resampling: Resampling | None = None) -> pd.DataFrame:
-    """Measure a verifier of one's own on controlled pairs: the first four metrics of :func:`pair_measures`.
+    """Measure a verifier of one's own on judged controlled pairs: the first four metrics of :func:`pair_measures`.
 
-    Parameters
-    ----------
-    units : DataFrame
-        One row per scenario, pair, condition (``allow``, ``block``) and candidate_role (``focal``,
-        ``irrelevant_admissible``, ``irrelevant_inadmissible``), with axis and probability.
-    threshold : float
-        Candidates at or above it are dropped. An abstention drops nothing.
-    resampling : Resampling, optional
-        Replicates, level and seed.
-
-    Returns
-    -------
-    DataFrame
-        metric, estimate, low, high, n.
-
-    Raises
-    ------
-    InputError
-        An incomplete, duplicate or unknown unit.
+    ``units`` has one row per scenario, pair, condition (``allow``, ``block``) and candidate_role (``focal``,
+    ``irrelevant_admissible``, ``irrelevant_inadmissible``), with axis and probability; at or above the threshold a
+    candidate is dropped, an abstention drops nothing.
     """
     return pair_measures(pairs_of(units, threshold), by=(), resampling=resampling)
 

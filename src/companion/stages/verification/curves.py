@@ -22,11 +22,6 @@ DETECTS_NOTHING = "only thresholds that detect nothing qualify"
 DETECTS = "detects violations within the limit"
 
 _DENIED = "required_anchor_false_denial"
-_ROUTE = {
-    "evidence_recall": "evidence_recall",
-    "feasible_rate": "feasible_rate",
-    "loss": "penalized_admissibility_upper_risk",
-}
 
 
 def operating_curve(
@@ -38,25 +33,9 @@ def operating_curve(
 
 
 def select(curve: pd.DataFrame, limit: float = FALSE_DENIAL_LIMIT) -> pd.Series | None:
-    """Pick the best threshold of one verifier whose required-anchor false denial is within the limit.
+    """Pick the best threshold of one verifier whose required-anchor false denial is within the limit, or None.
 
-    Parameters
-    ----------
-    curve : DataFrame
-        Rows of one verifier: threshold, violation_recall, required_anchor_false_denial.
-    limit : float
-        Largest accepted share of denied anchors, .01 in the paper.
-
-    Returns
-    -------
-    Series or None
-        The qualifying row with the highest violation recall; among equals, the fewest denied anchors, then the
-        highest threshold (which drops least). None when no threshold qualifies.
-
-    Raises
-    ------
-    InputError
-        A limit outside [0, 1] or rows of several verifiers.
+    The highest violation recall wins; among equals, the fewest denied anchors, then the highest threshold.
     """
     if not 0 <= limit <= 1:
         raise InputError(f"false denial limit {limit}: expected a share from 0 to 1")
@@ -70,20 +49,10 @@ def select(curve: pd.DataFrame, limit: float = FALSE_DENIAL_LIMIT) -> pd.Series 
 
 
 def bar(curves: pd.DataFrame, limit: float = FALSE_DENIAL_LIMIT) -> pd.DataFrame:
-    """Hold every verifier's curve against the limit.
+    """Hold every verifier's curve against the limit: its best qualifying threshold (NaN if none) and a verdict.
 
-    Parameters
-    ----------
-    curves : DataFrame
-        As for :func:`select`, several verifiers.
-    limit : float
-        As there.
-
-    Returns
-    -------
-    DataFrame
-        One row per verifier: verifier, thresholds, qualifying (int64), threshold, violation_recall,
-        required_anchor_false_denial (of the best qualifying one; NaN if none), lowest_false_denial, verdict.
+    Columns: verifier, thresholds, qualifying, threshold, violation_recall, required_anchor_false_denial,
+    lowest_false_denial, verdict.
     """
     rows = []
     for name, curve in curves.groupby("verifier", sort=False):
@@ -105,45 +74,4 @@ def bar(curves: pd.DataFrame, limit: float = FALSE_DENIAL_LIMIT) -> pd.DataFrame
 
 def published_curves() -> pd.DataFrame:
     """Return the paper's curves of both models over its 72 cases: ``operating_curve`` and the route's three means."""
-    return published.table("verifier_operating_curve").rename(columns={_ROUTE["loss"]: "loss"})
-
-
-def matching_thresholds() -> pd.DataFrame:
-    """Find the points of each published curve whose route change is the published one in all three measures.
-
-    The unfiltered route is the point that keeps every candidate (threshold 1 of gpt-5.6-sol); it is the same for both.
-
-    Returns
-    -------
-    DataFrame
-        verifier, thresholds (list of float, empty where none fits to 1e-12), and the three changes at the first of
-        them (NaN where none fits).
-    """
-    curves = published_curves()
-    keep = curves[curves["retained_fraction"] == 1].iloc[0][list(_ROUTE)].astype(float)
-    rows = []
-    for name, curve in curves.groupby("verifier", sort=False):
-        change = curve[list(_ROUTE)] - keep
-        target = [
-            float(published.figure("C11", str(name), "minus_namespace_dense_top_20", told)["published"])
-            for told in _ROUTE.values()
-        ]
-        fits = np.isclose(change.to_numpy(), target, rtol=0, atol=1e-12).all(axis=1)
-        first = change[fits].iloc[0].to_dict() if fits.any() else dict.fromkeys(_ROUTE, np.nan)
-        rows.append({"verifier": name, "thresholds": curve.loc[fits, "threshold"].tolist(), **first})
-    return pd.DataFrame(rows)
-
-
-def recomputable() -> pd.DataFrame:
-    """List the route changes that a point of the published curves gives (C11), and the break-even brackets."""
-    from companion.stages.corruption import recomputable as brackets
-
-    rows = []
-    for row in matching_thresholds().to_dict("records"):
-        if points := row["thresholds"]:
-            at = f"threshold {points[0]:g}" if len(points) == 1 else f"thresholds {points[0]:g} to {points[-1]:g}"
-            how = f"published curve at {at} minus the point that keeps every candidate"
-            key = ("C11", row["verifier"], "minus_namespace_dense_top_20")
-            rows += [(*key, told, row[ours], np.nan, np.nan, how) for ours, told in _ROUTE.items()]
-    columns = ["claim", "subject", "contrast", "metric", "value", "low", "high", "how"]
-    return pd.concat([pd.DataFrame(rows, columns=columns), brackets()], ignore_index=True)
+    return published.table("verifier_operating_curve").rename(columns={"penalized_admissibility_upper_risk": "loss"})

@@ -153,23 +153,10 @@ def rate_intervals(
     by: str | None = None,
     resampling: Resampling | None = None,
 ) -> pd.DataFrame:
-    """Give the four rates of a threshold an interval: namespace groups are resampled within strata.
+    """Give the four ``RATES`` at each threshold an interval: namespace groups are resampled within strata.
 
-    Parameters
-    ----------
-    candidates : DataFrame
-        As for :func:`measure`.
-    thresholds : sequence of float
-        All of them share the resamples.
-    by : str, optional
-        ``stratum`` weighs strata equally (``macro``); None pools candidates.
-    resampling : Resampling, optional
-        Replicates, level and seed.
-
-    Returns
-    -------
-    DataFrame
-        threshold, metric (one of ``RATES``), part, estimate, low, high, undefined_replicates.
+    ``by="stratum"`` weighs strata equally (part ``macro``); None pools candidates. Columns: threshold, metric, part,
+    estimate, low, high, undefined_replicates.
     """
     units = pd.concat([_rate_units(candidates, t) for t in thresholds], ignore_index=True)
     # pooled rates keep the strata of the design in the resampling; a group found in two strata is a cluster in each

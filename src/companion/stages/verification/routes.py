@@ -30,26 +30,8 @@ def score_filtered(
 ) -> pd.DataFrame:
     """Score the route that keeps everything and every filtered one, on the candidates' queries only.
 
-    Parameters
-    ----------
-    records : Records
-        Tables the candidates come from.
-    candidates : DataFrame
-        Of one arm; its queries are the cases.
-    drops : mapping of name to ndarray of bool
-        Rows that each filter removes.
-    **scored_by
-        ``target_recall`` and ``infeasibility_cost``, as in ``scoring.score_routes``.
-
-    Returns
-    -------
-    DataFrame
-        What ``score_routes`` gives, with arm ``unfiltered`` first.
-
-    Raises
-    ------
-    InputError
-        A filter called ``unfiltered``.
+    ``drops`` says by name which candidates each filter removes; ``scored_by`` takes ``target_recall`` and
+    ``infeasibility_cost``. Returns what ``score_routes`` gives, with arm ``unfiltered`` first.
     """
     if UNFILTERED in drops:
         raise InputError(f"filter {UNFILTERED!r}: the name is taken by the route that keeps everything")
@@ -80,22 +62,7 @@ def _empty(scored: pd.DataFrame, arm: str, cost: float) -> pd.DataFrame:
 def route_effects(per_case: pd.DataFrame, resampling: Resampling | None = None) -> pd.DataFrame:
     """Estimate filtered routes minus keeping everything; groups are resampled within strata, which weigh the same.
 
-    Parameters
-    ----------
-    per_case : DataFrame
-        What :func:`score_filtered` returns.
-    resampling : Resampling, optional
-        Replicates, level and seed.
-
-    Returns
-    -------
-    DataFrame
-        arm, stratum (and ``macro``), metric (one of ``ROUTE_METRICS``), estimate, low, high.
-
-    Raises
-    ------
-    InputError
-        Cases without a stratum.
+    Columns: arm, stratum (and ``macro``), metric (one of ``ROUTE_METRICS``), estimate, low, high.
     """
     if per_case["stratum"].isna().any():
         raise InputError("route effects: a case has no stratum; expected one for every case")

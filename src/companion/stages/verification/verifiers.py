@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from companion import logic
 from companion.errors import InputError
-from companion.stages.chat import ChatAnswer, ChatLog, ChatPlan, ChatRequest, ChatSettings, complete, incomplete, plan
+from companion.stages.chat import ChatAnswer, ChatLog, ChatRequest, ChatSettings, complete, incomplete
 from companion.stages.verification.measures import as_floats
 
 TEXT_COLUMNS = ("query_id", "memory_id", "query_text", "memory_text")
@@ -235,10 +235,6 @@ class ChatVerifier(Untrained):
         """Return one request per candidate; its id is ``query_id``, a line feed and ``memory_id``."""
         rows = candidates.to_dict("records")
         return [ChatRequest.ask(f"{r['query_id']}\n{r['memory_id']}", PROMPT.format_map(r), SYSTEM) for r in rows]
-
-    def plan(self, candidates: pd.DataFrame) -> ChatPlan:
-        """Say what judging would send and the most it could cost."""
-        return plan(self.requests(candidates), self.settings, self.log)
 
     def probability(self, candidates: pd.DataFrame) -> pd.Series:
         """Ask the model; an incomplete set of answers is refused, and a second call asks only what is missing."""
