@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cases(folder):
-    return evidence.load(folder)
+    return evidence.load_evidence(folder)
 
 
 def text_of(run):

@@ -350,7 +350,7 @@ def test_scaled_files_hold_the_generated_rows(tmp_path):
                 assert table[column].fillna("?" if column != "policy" else True).tolist() == (
                     frame[column].fillna("?" if column != "policy" else True).tolist()
                 )
-    again = demo.load(tmp_path)
+    again = demo.load_demo(tmp_path)
     assert again.counts()["namespaces"] == 12 * 22
     again.records().check()
 
@@ -383,11 +383,11 @@ def test_notes_explain_the_unresolved(corpus):
 
 def test_missing_or_broken_folders_are_refused(tmp_path):
     with pytest.raises(InputError, match="expected the demo corpus"):
-        demo.load(tmp_path)
+        demo.load_demo(tmp_path)
     generator.write_committed(tmp_path)
     path = Path(tmp_path) / "memories.jsonl"
     first, rest = path.read_text(encoding="utf-8").split("\n", 1)
     broken = json.loads(first) | {"order": None}
     path.write_text(json.dumps(broken) + "\n" + rest, encoding="utf-8")
     with pytest.raises(InputError, match="row 1, column order"):
-        demo.load(tmp_path)
+        demo.load_demo(tmp_path)

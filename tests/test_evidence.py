@@ -151,7 +151,7 @@ def test_absent_evidence_names_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPANION_CORPORA", str(tmp_path))
     assert not evidence.is_present()
     with pytest.raises(InputError, match="companion fetch evidence"):
-        evidence.load()
+        evidence.load_evidence()
 
 
 def test_hand_laid_evidence_is_present(tmp_path, monkeypatch, rows):
@@ -160,7 +160,7 @@ def test_hand_laid_evidence_is_present(tmp_path, monkeypatch, rows):
     target.parent.mkdir(parents=True)
     write(target, rows)
     assert evidence.is_present()
-    assert len(evidence.load()) == len(rows)
+    assert len(evidence.load_evidence()) == len(rows)
 
 
 # Deltas against plain loops over the made-up rows
@@ -330,11 +330,13 @@ def test_every_published_row_of_the_claim_is_recomputed(rows, tmp_path):
 
 def test_the_released_evidence_gives_the_published_figures():
     if not evidence.is_present():
-        pytest.skip(f"the evidence is not in {evidence.where()}; fetch it with: companion fetch evidence")
+        pytest.skip("the evidence is not here; fetch it with: companion fetch evidence")
     published = pd.read_csv(data_dir() / "published" / "figures.csv")
     published = published[published["claim"] == "C13"]
     keys = ["claim", "stage", "population", "subject", "contrast", "metric"]
-    joined = published.merge(downstream.recomputable(evidence.load()), on=keys, how="left", suffixes=("_published", ""))
+    joined = published.merge(
+        downstream.recomputable(evidence.load_evidence()), on=keys, how="left", suffixes=("_published", "")
+    )
     assert np.abs(joined["value"] - joined["estimate"]).max() < 1e-12
     assert (joined["n"] == joined["n_published"]).all()
     # Percentile ends are Monte Carlo: another generator moves them by a few per cent of the width.

@@ -108,40 +108,40 @@ def as_rows(labels: pd.DataFrame) -> set[tuple]:
 
 
 def test_labels_equal_a_brute_force_reading(tmp_path):
-    tables = gatemem.read(lay(tmp_path))
+    tables = gatemem.load_gatemem(lay(tmp_path))
     assert as_rows(tables.labels) == brute_force()
     assert len(tables.labels) == len(brute_force())
 
 
 def test_what_the_release_does_not_settle_stays_unresolved(tmp_path):
-    labels = gatemem.read(lay(tmp_path)).labels.set_index("query_id")
+    labels = gatemem.load_gatemem(lay(tmp_path)).labels.set_index("query_id")
     assert labels.loc[["p1"], ["relevant", "lifecycle"]].isna().all(axis=None)
     assert labels.loc[["s1"], ["relevant", "policy"]].isna().all(axis=None)
     assert not labels["scope"].isna().any()
 
 
 def test_interchangeable_turns_share_an_anchor_and_repeated_patterns_are_one_item(tmp_path):
-    tables = gatemem.read(lay(tmp_path))
+    tables = gatemem.load_gatemem(lay(tmp_path))
     of_u1 = tables.labels[tables.labels["query_id"] == "u1"]
     assert set(of_u1.loc[of_u1["anchor_id"] == "item-01", "memory_id"]) == {"office_a/t001", "office_a/t003"}
     # A literal that is also a valid but different regular expression ("c++", "(approved)") still matches as text.
     assert set(of_u1["anchor_id"]) == {"item-01", "item-02", "item-03"}
     of_u2 = tables.labels[tables.labels["query_id"] == "u2"]
     assert set(of_u2["anchor_id"]) == {"item-01"}
-    assert tables.counts["required items no visible turn meets"] == 1
-    assert tables.counts["patterns that are no regular expression"] == 1
-    assert tables.counts["utility checkpoints with every required item met by a visible turn"] == 2
-    assert tables.counts["utility checkpoints that recall can evaluate"] == 3
+    assert tables.notes["required items no visible turn meets"] == 1
+    assert tables.notes["patterns that are no regular expression"] == 1
+    assert tables.notes["utility checkpoints with every required item met by a visible turn"] == 2
+    assert tables.notes["utility checkpoints that recall can evaluate"] == 3
 
 
 def test_a_safety_checkpoint_before_the_secret_protects_nothing(tmp_path):
-    tables = gatemem.read(lay(tmp_path))
+    tables = gatemem.load_gatemem(lay(tmp_path))
     assert "s2" not in set(tables.labels["query_id"])
-    assert tables.counts["safety checkpoints with a protected turn visible"] == 1
+    assert tables.notes["safety checkpoints with a protected turn visible"] == 1
 
 
 def test_visibility_ends_with_the_checkpoints_own_turn(tmp_path):
-    corpus = gatemem.load(lay(tmp_path))
+    corpus = gatemem.load_gatemem(lay(tmp_path))
     counts = corpus.visible_counts().set_index("query_id")
     assert counts["own"].to_dict() == {"u1": 3, "u2": 2, "p1": 3, "s1": 4, "s2": 1, "m1": 1}
     assert counts.loc["s2", "everywhere"] == 1 + 2 + 2
@@ -168,7 +168,7 @@ def test_malformed_checkpoints_are_refused_with_their_place(tmp_path, domain, li
     changed[line - 1] |= change
     lay(tmp_path, checkpoints={**CHECKPOINTS, domain: changed})
     with pytest.raises(InputError) as refusal:
-        gatemem.read(tmp_path)
+        gatemem.load_gatemem(tmp_path)
     assert expected in str(refusal.value)
     assert f"{domain}/checkpoints.jsonl, line {line}" in str(refusal.value)
 
@@ -177,16 +177,16 @@ def test_a_truncated_file_is_refused(tmp_path):
     path = lay(tmp_path) / "bench/data/office/episodes.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(InputError, match=r"office/episodes\.jsonl, line 2: not JSON"):
-        gatemem.read(tmp_path)
+        gatemem.load_gatemem(tmp_path)
 
 
 def test_missing_files_name_the_command(tmp_path):
     with pytest.raises(InputError, match="companion fetch gatemem"):
-        gatemem.read(tmp_path)
+        gatemem.load_gatemem(tmp_path)
 
 
 def test_comparison_of_counts_has_no_verdict_where_nothing_is_published(tmp_path):
-    table = gatemem.compare_counts(gatemem.read(lay(tmp_path)).counts).set_index("quantity")
+    table = base.compare(gatemem.load_gatemem(lay(tmp_path)).notes, gatemem.PUBLISHED).set_index("quantity")
     assert table.loc["turns", "agrees"] == False  # noqa: E712
     assert table.loc["required items no visible turn meets", "agrees"] is pd.NA
 
@@ -203,7 +203,7 @@ def real() -> base.Corpus:
 
 
 def test_the_release_has_the_published_counts(real):
-    table = gatemem.compare_counts(real.notes)
+    table = base.compare(real.notes, gatemem.PUBLISHED)
     assert table["agrees"].dropna().all()
     assert table["agrees"].notna().sum() == len(gatemem.PUBLISHED)
     assert real.notes["required items no visible turn meets"] == 0

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from companion import logic
-from companion.corpora import memops
+from companion.corpora import base, memops
 from companion.errors import InputError
 from companion.scoring import anchors_of
 
@@ -153,7 +153,7 @@ def lay(root: Path, files: dict[str, dict] = FILES, injected: dict[str, dict] | 
 
 @pytest.fixture
 def corpus(tmp_path):
-    return memops.load(lay(tmp_path))
+    return memops.load_memops(lay(tmp_path))
 
 
 def memory(setting: str, name: str, text: str, corpus) -> str:
@@ -245,7 +245,7 @@ def test_tentative_and_retracted_operations_settle_nothing(corpus):
 
 
 def test_purposes_and_intents_can_be_read_otherwise(tmp_path):
-    corpus = memops.load(lay(tmp_path), intents=lambda *_: "history", purposes=lambda *_: "operation")
+    corpus = memops.load_memops(lay(tmp_path), intents=lambda *_: "history", purposes=lambda *_: "operation")
     assert set(corpus.queries["intent"]) == {"history"}
     assert corpus.labels["policy"].all()
     table = memops.vocabulary(corpus.queries)
@@ -328,14 +328,14 @@ def with_turn(content: dict, segment: int, text: str) -> dict:
 def test_turn_numbers_may_be_wrong_where_the_quote_is_unique(tmp_path):
     changed = copy.deepcopy(OTHER)
     changed["answer"][0]["gold_provenance"] = [span(7, 9, "play  THE viola")]
-    corpus = memops.load(lay(tmp_path, {"A02_remember": changed}))
+    corpus = memops.load_memops(lay(tmp_path, {"A02_remember": changed}))
     assert len(anchors_of(corpus.records().check())) == 2
 
 
 def test_the_stated_place_settles_a_repetition_in_the_evidence_file(tmp_path):
     # The assistant echoes the quote; in the injected file the twin's whole turn tells which one is meant.
     changed = with_turn(OTHER, 0, "So you say: I play the viola.")
-    corpus = memops.load(lay(tmp_path, {"A02_remember": changed}))
+    corpus = memops.load_memops(lay(tmp_path, {"A02_remember": changed}))
     anchors = anchors_of(corpus.records().check()).merge(corpus.memories)
     assert anchors["text"].tolist() == ["I play the viola.", "I play the viola."]
     assert set(anchors["setting"]) == {"evidence", "distractors"}
@@ -345,7 +345,7 @@ def test_a_repetition_at_no_stated_place_is_refused(tmp_path):
     changed = with_turn(OTHER, 0, "So you say: I play the viola.")
     changed["answer"][0]["gold_provenance"] = [span(0, 2, "play the viola")]
     with pytest.raises(InputError) as refusal:
-        memops.load(lay(tmp_path, {"A02_remember": changed}))
+        memops.load_memops(lay(tmp_path, {"A02_remember": changed}))
     message = str(refusal.value)
     assert "2-evidence_conversation/A02_remember.json: question_pair_id 'viola'" in message
     assert "'play the viola'" in message
@@ -355,7 +355,7 @@ def test_a_repetition_at_no_stated_place_is_refused(tmp_path):
 def test_a_distractor_that_copies_the_evidence_elsewhere_does_not_confuse(tmp_path):
     injected = inject(OTHER)
     injected["conversations"][0]["dialogue"][1]["content"] = "I play the viola."
-    corpus = memops.load(lay(tmp_path, {"A02_remember": OTHER}, {"A02_remember": injected}))
+    corpus = memops.load_memops(lay(tmp_path, {"A02_remember": OTHER}, {"A02_remember": injected}))
     anchors = anchors_of(corpus.records().check())
     assert set(anchors["memory_id"]) == {"evidence/A02_remember/0000:001", "distractors/A02_remember/0003:003"}
 
@@ -364,7 +364,7 @@ def test_a_copy_inside_the_evidence_segment_is_refused(tmp_path):
     injected = inject(OTHER)
     injected["conversations"][3]["dialogue"][0]["content"] = "I play the viola."
     with pytest.raises(InputError) as refusal:
-        memops.load(lay(tmp_path, {"A02_remember": OTHER}, {"A02_remember": injected}))
+        memops.load_memops(lay(tmp_path, {"A02_remember": OTHER}, {"A02_remember": injected}))
     message = str(refusal.value)
     assert "4-inject_evidence_with_distractors/A02_remember.json: operation_id 'op1'" in message
     assert "the quote 'viola'" in message
@@ -376,7 +376,7 @@ def test_a_quote_that_nothing_holds_is_refused(tmp_path):
     changed = copy.deepcopy(UPDATE)
     changed["operations"][1]["evidence_spans"] = [span(1, 1, "live in Trondheim")]
     with pytest.raises(InputError, match=r"operation_id 'op2': no turn holds the quote 'live in Trondheim'"):
-        memops.load(lay(tmp_path, {"A01_update": changed}))
+        memops.load_memops(lay(tmp_path, {"A01_update": changed}))
 
 
 # Malformed files
@@ -408,10 +408,10 @@ def broken(change) -> dict:
 def test_malformed_files_are_refused_with_their_place(tmp_path, change, message):
     lay(tmp_path, {"A01_update": broken(change)}, {"A01_update": inject(UPDATE)})
     if message is None:
-        assert len(memops.load(tmp_path).queries) == 4
+        assert len(memops.load_memops(tmp_path).queries) == 4
         return
     with pytest.raises(InputError, match=message) as refusal:
-        memops.load(tmp_path)
+        memops.load_memops(tmp_path)
     assert "A01_update.json" in str(refusal.value)
 
 
@@ -421,20 +421,20 @@ def test_truncated_nameless_and_lone_files_are_refused(tmp_path):
     whole = path.read_text(encoding="utf-8")
     path.write_text(whole[:-30], encoding="utf-8")
     with pytest.raises(InputError, match=r"A01_update\.json: line 1, column \d+ is not JSON"):
-        memops.load(tmp_path)
+        memops.load_memops(tmp_path)
     path.unlink()
     with pytest.raises(InputError, match=r"2-evidence_conversation/A01_update\.json: no such file"):
-        memops.load(tmp_path)
+        memops.load_memops(tmp_path)
     for folder in memops.SETTINGS.values():
         (tmp_path / folder / "A01_update.json").write_text(whole, encoding="utf-8")
         (tmp_path / folder / "nameless.json").write_text(whole, encoding="utf-8")
     with pytest.raises(InputError, match="<profile>_<operation>"):
-        memops.load(tmp_path)
+        memops.load_memops(tmp_path)
 
 
 def test_an_empty_folder_names_the_command(tmp_path):
     with pytest.raises(InputError, match="companion fetch memops"):
-        memops.load(tmp_path)
+        memops.load_memops(tmp_path)
 
 
 # Splits and counts
@@ -451,7 +451,7 @@ def test_the_split_is_a_fifth_of_the_profiles_whatever_their_order():
 
 def test_memories_and_queries_of_a_profile_share_its_split(tmp_path):
     files = {f"A{number:02d}_remember": OTHER for number in range(10)}
-    corpus = memops.load(lay(tmp_path, files))
+    corpus = memops.load_memops(lay(tmp_path, files))
     assert corpus.splits == ("development", "evaluation")
     for split, size in (("development", 2), ("evaluation", 8)):
         part = corpus.restrict(split)
@@ -460,7 +460,7 @@ def test_memories_and_queries_of_a_profile_share_its_split(tmp_path):
 
 
 def test_the_self_check_sets_loaded_beside_published(corpus):
-    table = memops.compare_counts(corpus.notes).set_index("quantity")
+    table = base.compare(corpus.notes, memops.PUBLISHED).set_index("quantity")
     assert set(memops.PUBLISHED) <= set(table.index)
     assert table.loc["instances", ["published", "loaded"]].tolist() == [403, 3]
     assert table.loc["operations", ["published", "loaded"]].tolist() == [2558, 7]
@@ -474,8 +474,6 @@ def test_the_self_check_sets_loaded_beside_published(corpus):
 
 
 def test_a_hand_laid_copy_is_found(tmp_path, monkeypatch):
-    from companion.corpora import base
-
     monkeypatch.setenv("COMPANION_CORPORA", str(tmp_path))
     assert not base.get("memops").is_present()
     lay(tmp_path / "memops")

@@ -15,6 +15,7 @@ from reference_retrieval import TableEncoder
 from typer.testing import CliRunner
 
 from companion import retrieval
+from companion.retrieval import encoders
 from companion.cli import corpora as corpora_command
 from companion.cli import rank as rank_command
 from companion.corpora import get
@@ -38,7 +39,7 @@ def run(monkeypatch):
         def encode(self, texts, kind="document", **_options):
             return table.encode(texts)
 
-    monkeypatch.setattr(retrieval, "Encoder", Quick)
+    monkeypatch.setattr(encoders, "Encoder", Quick)
 
     def call(*words):
         result = CliRunner().invoke(app, list(words))

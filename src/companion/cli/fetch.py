@@ -6,7 +6,6 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-import pandas as pd
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, records
@@ -34,7 +33,7 @@ def register(app: typer.Typer) -> None:
             None, "--from", metavar="URL|DIR", help="Another git address, a clone, or a folder of plain files."
         ),
         unverified: bool = typer.Option(
-            False, "--unverified", help="Accept plain files that git cannot confirm; they stay marked as such."
+            False, "--unverified", help="Accept plain files that git ids cannot confirm; they stay marked as such."
         ),
         replace: bool = typer.Option(False, "--replace", help="Replace what is already there."),
         no_wait: bool = typer.Option(False, "--no-wait", help="Fail at once if the same fetch is already running."),
@@ -44,20 +43,24 @@ def register(app: typer.Typer) -> None:
         quiet: bool = typer.Option(False, "--quiet", help="Show no progress."),
         as_json: bool = JSON_OPTION,
     ) -> None:
-        done = _run(name, source, unverified, replace, no_wait, quiet)
-        table = _check(done) if check else None
+        from companion.corpora import base
+
+        options = {"unverified": unverified, "replace": replace, "wait": 0 if no_wait else None}
+        done = _run(name, source, quiet, options)
+        table = base.self_check(done.name, done.where) if check else None
         if as_json:
-            print_json(_plain(done) | ({} if table is None else {"check": records(table)}))
+            stamp = None if done.stamp is None else {k: v for k, v in asdict(done.stamp).items() if k != "ids"}
+            plain = {"name": done.name, "where": done.where, "action": done.action, "state": done.state, "stamp": stamp}
+            print_json(plain | ({} if table is None else {"check": records(table)}))
             return
         typer.echo(_sentence(done))
         if table is not None:
             print_table(table, title=f"{done.name}: loaded beside published")
 
 
-def _run(name: str, source: str | None, unverified: bool, replace: bool, no_wait: bool, quiet: bool) -> Any:
+def _run(name: str, source: str | None, quiet: bool, options: dict[str, Any]) -> Any:
     from companion.corpora import fetch as fetching
 
-    options: dict[str, Any] = {"unverified": unverified, "replace": replace, "wait": 0 if no_wait else None}
     if quiet:
         return fetching.fetch(name, source, **options)
     from rich.console import Console
@@ -78,22 +81,11 @@ def _run(name: str, source: str | None, unverified: bool, replace: bool, no_wait
         )
 
 
-def _check(done: Any) -> pd.DataFrame:
-    from companion.corpora import checks
-
-    return checks.self_check(done.name, done.where)
-
-
-def _plain(done: Any) -> dict[str, Any]:
-    stamp = None if done.stamp is None else asdict(done.stamp)
-    return {"name": done.name, "where": done.where, "action": done.action, "state": done.state, "stamp": stamp}
-
-
 def _sentence(done: Any) -> str:
     if done.stamp is None:
         return (
             f"{done.name} is already in {done.where}, laid down by hand: no revision is confirmed "
-            "(fetch a verified copy with --replace)"
+            "(companion corpora --check compares it; --replace fetches a verified copy)"
         )
     size = f"{done.stamp.files:,} files, {done.stamp.bytes / 1e6:,.1f} MB"
     confirmed = (

@@ -8,15 +8,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, records, refuse_overwriting
 from companion.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from companion.corpora.base import Corpus
-    from companion.retrieval import Encoder
 
 _HELP = """Rank memories for every query of a corpus, by exact search.
 
@@ -57,6 +57,7 @@ def rank(
     """Search, write what was asked for, and print one line per route."""
     from companion import retrieval, tables
     from companion.corpora import get, load
+    from companion.retrieval.encoders import make_encoder
 
     if list_arms:
         _print(_arm_table(), as_json, "Arms")
@@ -71,8 +72,8 @@ def rank(
             tables.format_of(path)  # refuse a wrong extension before the long part
     refuse_overwriting([out, work_out, freeze], [get(corpus).where()])
     part = load(corpus, None if split == "all" else split)
-    model = retrieval.Encoder(
-        model=encoder,
+    model = make_encoder(
+        encoder,
         query_prompt=query_prompt,
         document_prompt=document_prompt,
         max_length=max_length,
@@ -94,11 +95,11 @@ def rank(
 
         settings = {
             "revision": get(corpus).revision,
-            "command": _command(corpus, names, top_k, model, split, freeze, freeze_depth, freeze_scores),
+            "command": _command(corpus, names, top_k, model, encoder, split, freeze, freeze_depth, freeze_scores),
             "split": split,
             "top_k": top_k,
             "arms": _described(rankings["arm"].unique().tolist()),
-            "encoder": model.settings,
+            "encoder": getattr(model, "settings", {"model": encoder}),
         }
         write_frozen(
             part,
@@ -113,7 +114,7 @@ def rank(
     _print(_route_table(rankings, work), as_json, f"{corpus}: {len(part.queries)} queries in {seconds:.1f} s")
 
 
-def _anchor_ranks(part: Corpus, model: Encoder, rankings: pd.DataFrame) -> pd.DataFrame | None:
+def _anchor_ranks(part: Corpus, model: Any, rankings: pd.DataFrame) -> pd.DataFrame | None:
     """Rank every anchor to its full depth, where both dense arms were run."""
     from companion.corpora.frozen import PLAIN
     from companion.retrieval import checks
@@ -125,24 +126,39 @@ def _anchor_ranks(part: Corpus, model: Encoder, rankings: pd.DataFrame) -> pd.Da
 
 
 def _command(
-    corpus: str, names: list[str], top_k: int, model: Encoder, split: str, folder: Path, depth: int | None, scores: bool
+    corpus: str,
+    names: list[str],
+    top_k: int,
+    model: Any,
+    encoder: str,
+    split: str,
+    folder: Path,
+    depth: int | None,
+    scores: bool,
 ) -> str:
     """Spell the command that remakes a frozen run, without anything particular to this machine."""
     words = ["companion", "rank", corpus]
     words += [word for name in names for word in ("--arm", name)]
-    words += ["--top-k", str(top_k), "--encoder", model.model, "--split", split]
+    words += ["--top-k", str(top_k), "--encoder", encoder, "--split", split]
     words += _encoder_options(model)
     words += [] if depth is None else ["--freeze-depth", str(depth)]
     words += [] if scores else ["--no-freeze-scores"]
     return shlex.join([*words, "--freeze", f"data/frozen/{folder.resolve().name}"])
 
 
-def _encoder_options(model: Encoder) -> list[str]:
+def _encoder_options(model: Any) -> list[str]:
     """Spell the encoder's settings that decide a vector and differ from the defaults."""
+    from companion.retrieval import Encoder
+
+    usual = {field.name: field.default for field in fields(Encoder)}
     deciding = ("query_prompt", "document_prompt", "max_length", "dtype", "revision")
-    usual = {field.name: field.default for field in fields(model)}
-    chosen = {name: getattr(model, name) for name in deciding if getattr(model, name) != usual[name]}
-    return [word for name, value in chosen.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    chosen = {name: getattr(model, name, usual[name]) for name in deciding}
+    return [
+        word
+        for name, value in chosen.items()
+        if value != usual[name]
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
 
 
 def _described(routes: list[str]) -> dict[str, dict[str, Any]]:
@@ -156,6 +172,8 @@ def _described(routes: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _arm_table() -> pd.DataFrame:
+    import pandas as pd
+
     from companion.retrieval import known_arms
 
     return pd.DataFrame(
@@ -173,6 +191,8 @@ def _arm_table() -> pd.DataFrame:
 
 def _route_table(rankings: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
     """Sum up each route: queries, ranking length, work, what passed filters, how often routers fell back."""
+    import pandas as pd
+
     per_route = work.groupby("arm", sort=False)
     lengths = rankings.groupby("arm", sort=False).size()
     queries = per_route.size()

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 from companion.errors import InputError
 
 T = TypeVar("T")
-
 _KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
 
 
@@ -24,30 +23,32 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: byte {error.start + 1} is not UTF-8; expected a UTF-8 text file") from error
 
 
-def read_json(path: Path) -> Any:
-    """Read one JSON document."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that is one JSON object."""
     try:
-        return json.loads(read_text(path))
+        return an_object(json.loads(read_text(path)), str(path))
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}: line {error.lineno}, column {error.colno} is not JSON ({error.msg}); the file may be truncated"
-        ) from error
+        place = f"{path}: line {error.lineno}, column {error.colno}"
+        raise InputError(f"{place} is not JSON ({error.msg}); the file may be truncated") from error
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a JSON Lines file with the place each one came from."""
     # Not splitlines(): JSON text may hold U+2028 and its like unescaped, which are no line ends here.
     for number, line in enumerate(read_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from error
-        if not isinstance(record, dict):
-            raise InputError(f"{where}: found {type(record).__name__}; expected a JSON object")
-        yield where, record
+        if line.strip():
+            where = f"{path}, line {number}"
+            try:
+                yield where, an_object(json.loads(line), where)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from error
+
+
+def an_object(entry: Any, where: str) -> dict[str, Any]:
+    """Refuse what is no JSON object."""
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: found {type(entry).__name__}; expected a JSON object")
+    return entry
 
 
 def field(record: dict[str, Any], name: str, kind: type[T], where: str) -> T:
@@ -63,7 +64,7 @@ def field(record: dict[str, Any], name: str, kind: type[T], where: str) -> T:
 
 
 def texts(record: dict[str, Any], name: str, where: str) -> list[str]:
-    """Take an optional list of texts; an absent field or null is the empty list."""
+    """Take an optional list of texts, each once; an absent field or null is the empty list."""
     value = record.get(name)
     if value is None:
         return []
@@ -80,6 +81,13 @@ def one_of(value: str, allowed: tuple[str, ...], name: str, where: str) -> str:
     if value not in allowed:
         raise InputError(f"{where}: field '{name}' is {_shorten(value)}; expected one of {', '.join(allowed)}")
     return value
+
+
+def once(seen: set[str], name: str, what: str, where: str) -> None:
+    """Refuse an id that was seen before."""
+    if name in seen:
+        raise InputError(f"{where}: {what} '{name}' appears twice; expected each one once")
+    seen.add(name)
 
 
 def require_files(root: Path, relative: list[str], command: str) -> None:

@@ -25,7 +25,7 @@ def demo_dir() -> Path:
     return data_dir() / "demo"
 
 
-def load(root: str | PathLike[str] | None = None) -> Corpus:
+def load_demo(root: str | PathLike[str] | None = None) -> Corpus:
     """Load the demo corpus, or a larger one of its kind from a folder."""
     folder = Path(root) if root is not None else demo_dir()
     tables = {name: read_table(_find(folder, name), name) for name in FILES}
@@ -79,7 +79,7 @@ register(
         licence="MIT",
         url="",
         revision="",
-        load=load,
+        load=load_demo,
         present=is_present,
         root=demo_dir,
     )

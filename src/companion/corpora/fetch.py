@@ -1,49 +1,99 @@
 """Fetching public corpora: git at the pinned revision, verified, resumable, atomic.
 
 What a folder under its final name holds is whole: work happens beside it, in ``.<name>.partial``, and the folder is
-renamed into place after every file has been hashed and the stamp written. An interrupted run leaves the partial
-folder behind and the next run goes on from it. Two runs at the same time queue behind a lock.
+renamed into place after every file has been hashed and the stamp written. An interrupted run leaves the partial folder
+behind and the next run goes on from it. Two runs at the same time queue behind a lock. Transport and objects are git's.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
-import hashlib
+import errno
 import os
+import re
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from threading import Timer
+from typing import IO, TextIO
 
-from companion.corpora._git import Git, GitError, explain_os_error, require_version
 from companion.corpora.base import corpora_dir
 from companion.corpora.upstreams import (
     INCOMPLETE,
-    STAMP,
     UPSTREAMS,
     WHOLE,
     Stamp,
     Upstream,
+    contents,
     files_of,
     missing_layout,
+    other_folders,
     read_stamp,
     size_of,
     state,
+    tree_id,
 )
 from companion.errors import InputError
 
 CHUNK = 256
 """Files per request: what an interruption can cost at most."""
 
+STALLED = 120.0
+"""Seconds without a sign of life after which a connection counts as cut, whatever the protocol."""
+
+_UPLOAD_PACK = "git -c uploadpack.allowFilter=true -c uploadpack.allowAnySHA1InWant=true upload-pack"
+"""How a clone on this machine is asked: for single files, so that it may lack others."""
+
 _LICENCES = ("licen", "copying", "notice")
 _REGULAR = ("100644", "100755")
-_LFS = b"version https://git-lfs.github.com/spec/"
+# What would lead git to another repository (when we are started from a hook) or to the user's own settings.
+_REDIRECTING = re.compile(
+    "GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|NAMESPACE|SHALLOW_FILE|PREFIX)"
+)
+_SETTINGS = ("core.hooksPath=/dev/null", "gc.auto=0", "maintenance.auto=false", "fetch.writeCommitGraph=false")
+_FULL = "the disk is full: make room and run the same command again; what has arrived is kept"
+_DAMAGED = "the repository is damaged or has been tampered with: its objects do not have the ids they claim"
+_CAUSES = (
+    ("no space left|disk quota|file too large", _FULL),
+    (
+        "not our ref|remote ref|unadvertised object|not a valid object name|does not point to a valid object",
+        "the pinned revision is not there: upstream may have rewritten its history, or this is another repository",
+    ),
+    (
+        "repository not found|appear to be a git repository|does not exist|not a git repository",
+        "there is no repository at this address",
+    ),
+    (
+        "dubious ownership",
+        "git does not trust the folder's owner: allow it with git config --global --add safe.directory FOLDER",
+    ),
+    (
+        "authentication failed|could not read username|permission denied|403 forbidden",
+        "access was denied: the address wants a login, or is not public",
+    ),
+    (
+        "could not resolve|failed to connect|couldn't connect|could not connect|unreachable|timed out|refused",
+        "the network or the host cannot be reached: check the connection, or give --from a local copy",
+    ),
+    (
+        "early eof|hung up|rpc failed|connection reset|unexpected disconnect|index-pack output|protocol error"
+        "|could not read from remote|expected flush",
+        "the connection was cut: run the same command again; what has arrived is kept",
+    ),
+    ("corrupt|hash mismatch|sha1 collision|bad object|did not match|unable to read|missing blob", _DAMAGED),
+)
 
 Say = Callable[[str], None]
 Report = Callable[[int, int], None]
+
+
+class GitError(InputError):
+    """Git refused or failed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +113,6 @@ class _Job:
 
     upstream: Upstream
     target: Path
-    keep_open: tuple[int, ...]
     say: Say
     report: Report
     progress: TextIO | None
@@ -77,8 +126,13 @@ class _Job:
         return self.partial / "files"
 
     @property
-    def git(self) -> Git:
-        return Git(self.partial / "repository", self.files, self.keep_open)
+    def repository(self) -> Path:
+        return self.partial / "repository"
+
+    def condemn(self, message: str) -> InputError:
+        """Throw away what cannot be gone on from."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+        return InputError(f"{message}; the partial copy was removed")
 
 
 def fetch(
@@ -93,42 +147,30 @@ def fetch(
     progress: TextIO | None = None,
 ) -> Fetched:
     """Fetch a corpus into its folder under `corpora_dir`."""
-    pinned = _upstream(name)
-    target = _target(pinned)
+    if name not in UPSTREAMS:
+        raise InputError(f"unknown source '{name}'; expected one of {', '.join(UPSTREAMS)}")
+    pinned = UPSTREAMS[name]
+    # Where a link leads if there is one, since whoever made it wants the data there.
+    target = corpora_dir() / name
+    target = target.resolve() if target.is_symlink() else target
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{target}: is a file, where the folder of {name} belongs; move it away")
     here = _already_here(pinned, target, replace)
-    if here is not None:
-        # Needs no lock: what has its final name is whole. A shared, read-only folder is thus left alone.
+    if here is not None:  # needs no lock: a shared, read-only folder is thus left alone
         return here
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target, wait, say) as held:
+        with _lock(target, wait, say):
             here = _already_here(pinned, target, replace)  # another run may have finished meanwhile
             if here is not None:
                 return here
-            if state(target, pinned.name) == INCOMPLETE and not replace:
-                raise InputError(
-                    f"{target}: holds files but no whole copy of {pinned.name}; move them away, or add --replace"
-                )
-            job = _Job(pinned, target, (held,), say, report, progress)
-            return _bring(job, source, unverified)
+            if state(target, name) == INCOMPLETE and not replace:
+                raise InputError(f"{target}: holds files but no whole copy of {name}; move them away, or add --replace")
+            return _bring(_Job(pinned, target, say, report, progress), source, unverified)
     except OSError as error:
-        raise InputError(explain_os_error(error, target)) from error
-
-
-def _upstream(name: str) -> Upstream:
-    if name not in UPSTREAMS:
-        raise InputError(f"unknown source '{name}'; expected one of {', '.join(UPSTREAMS)}")
-    return UPSTREAMS[name]
-
-
-def _target(upstream: Upstream) -> Path:
-    """Find the folder to fill: where a link leads if there is one, since whoever made it wants the data there."""
-    target = corpora_dir() / upstream.name
-    if target.is_symlink():
-        target = target.resolve()
-    if target.exists() and not target.is_dir():
-        raise InputError(f"{target}: is a file, where the folder of {upstream.name} belongs; move it away")
-    return target
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        told = f"{target}: {_FULL}" if full else f"{error.filename or target}: {error.strerror or error}"
+        raise InputError(told) from error
 
 
 def _already_here(upstream: Upstream, target: Path, replace: bool) -> Fetched | None:
@@ -138,34 +180,42 @@ def _already_here(upstream: Upstream, target: Path, replace: bool) -> Fetched | 
     return Fetched(upstream.name, target, "already here", present, read_stamp(target))
 
 
+@contextlib.contextmanager
+def _lock(target: Path, wait: float | None, say: Say) -> Iterator[None]:
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(target.parent / f".{target.name}.lock")
+    try:
+        with contextlib.suppress(Timeout), lock.acquire(timeout=0):
+            yield
+            return
+        say(f"another fetch of {target.name} is running; waiting for it")
+        with lock.acquire(timeout=-1 if wait is None else wait):
+            yield
+    except Timeout:
+        raise InputError(f"{target}: another fetch is running; wait for it, or stop it") from None
+
+
 def _bring(job: _Job, source: str | None, unverified: bool) -> Fetched:
-    address = job.upstream.url if source is None else source
-    if not address:
-        raise InputError(f"--from '': nothing is named; expected {_expected(job.upstream)}")
+    upstream, address = job.upstream, job.upstream.url if source is None else source
+    expected = f"a clone of {upstream.url}, its address, or a folder with its files at {upstream.revision[:12]}"
     folder = Path(address).expanduser()
-    if source is not None and folder.is_dir() and not _is_repository(folder):
-        stamp, action = _copy(job, folder, unverified), "copied"
+    if not address:
+        raise InputError(f"--from '': nothing is named; expected {expected}")
+    if folder.is_dir() and not _is_repository(folder):
+        lacking, action = missing_layout(folder, upstream), "copied"
+        stamp = None if lacking else _copy(job, folder, unverified)
     else:
-        stamp, action = _fetch_revision(job, _address(address, folder, job.upstream)), "fetched"
-    lacking = missing_layout(job.files, job.upstream)
-    if lacking:
-        shutil.rmtree(job.partial)
-        raise InputError(f"{address}: lacks {lacking}; expected {_expected(job.upstream)}")
+        if not folder.is_dir() and (address.startswith("-") or ":" not in address):
+            raise InputError(f"{address}: neither a folder nor the address of a repository; expected {expected}")
+        stamp, action = _fetch_revision(job, address, folder if folder.is_dir() else None), "fetched"
+        lacking = missing_layout(job.files, upstream)
+    if stamp is None or lacking:
+        shutil.rmtree(job.partial, ignore_errors=True)
+        raise InputError(f"{address}: lacks {lacking}; expected {expected}")
     stamp.write(job.files)
     _settle(job)
-    return Fetched(job.upstream.name, job.target, action, state(job.target, job.upstream.name), stamp)
-
-
-def _expected(upstream: Upstream) -> str:
-    return f"a clone of {upstream.url}, its address, or a folder with its files at {upstream.revision[:12]}"
-
-
-def _address(address: str, folder: Path, upstream: Upstream) -> str:
-    if folder.is_dir():
-        return folder.resolve().as_uri()
-    if address.startswith("-") or ("://" not in address and ":" not in address):
-        raise InputError(f"{address}: neither a folder nor the address of a repository; expected {_expected(upstream)}")
-    return address
+    return Fetched(upstream.name, job.target, action, state(job.target, upstream.name), stamp)
 
 
 def _is_repository(folder: Path) -> bool:
@@ -173,264 +223,150 @@ def _is_repository(folder: Path) -> bool:
     return (folder / ".git").exists() or ((folder / "HEAD").is_file() and (folder / "objects").is_dir())
 
 
+def _needed(path: str, upstream: Upstream) -> bool:
+    licence = "/" not in path and path.lower().startswith(_LICENCES)
+    return licence or any(path.startswith(f"{folder}/") for folder in upstream.folders)
+
+
 # A clone or an address
 
 
-def _fetch_revision(job: _Job, url: str) -> Stamp:
-    upstream, git = job.upstream, job.git
-    _open_partial(job, url)
-    if not _has_commit(git, upstream.revision):
-        job.say(f"fetching {upstream.name} at {upstream.revision[:12]} from {url}")
-        options = ("--depth=1", "--filter=blob:none", "--no-tags", "--no-write-fetch-head")
-        shown = ("--progress",) if job.progress else ()
-        try:
-            git.run("fetch", *options, *shown, "origin", upstream.revision, progress=job.progress)
-            git.run("update-ref", "refs/heads/pinned", upstream.revision)
-        except GitError as error:
-            raise InputError(f"{url}: {error}") from error
-    tree = _verify_commit(job, url)
+def _fetch_revision(job: _Job, address: str, clone: Path | None) -> Stamp:
+    upstream, url = job.upstream, address if clone is None else clone.resolve().as_uri()
+    revision = upstream.revision
     try:
-        wanted = _wanted(git, upstream)
-        _check_out(job, wanted)
-        _verify_files(job, wanted, url)
-    except GitError as error:
-        if error.damaged:
-            # What is damaged cannot be gone on from.
-            shutil.rmtree(job.partial)
+        _open_partial(job, url)
+        if _git(job, "for-each-ref", "--format=%(objectname)", "refs/heads/pinned").strip() != revision:
+            job.say(f"fetching {upstream.name} at {revision[:12]} from {url}")
+            _git_fetch(job, url, "--depth=1", "origin", revision)
+            _git(job, "update-ref", "refs/heads/pinned", revision)
+        try:  # git checks on arrival that objects have the ids they claim, fsck that they still do
+            _git(job, "fsck", "--no-dangling", "--no-progress", "--no-reflogs", revision)
+            tree = _git(job, "rev-parse", "--verify", f"{revision}^{{tree}}").strip()
+            listed = _listed(job)
+        except GitError as error:
+            raise job.condemn(str(error)) from error
+        if upstream.tree and tree != upstream.tree:
+            raise job.condemn(f"commit {revision} has tree {tree}; expected tree {upstream.tree}")
+        wanted = {path: blob for path, blob in listed.items() if _needed(path, upstream)}
+        gone = _missing(job, clone) if clone is not None else set()
+        lacks = [path for path, blob in listed.items() if blob in gone]
+        short = [path for path in lacks if path in wanted]
+        if short:
+            raise InputError(f"lacks {_some(short)}, which {upstream.name} needs; fetch from {upstream.url}")
+        _write_files(job, url, wanted)
+        _confirm(job, wanted)
+    except InputError as error:
         raise InputError(f"{url}: {error}") from error
-    return _stamp(job, url, upstream.revision, tree, verified=True)
+    if lacks:
+        job.say(f"{url} lacks {_some(lacks)} of the revision, which {upstream.name} does not need")
+    return _stamp(job, url, revision, tree)
 
 
 def _open_partial(job: _Job, url: str) -> None:
     """Start the partial folder, or go on with the one an interrupted run left."""
-    git = job.git
     job.files.mkdir(parents=True, exist_ok=True)
-    if git.folder.exists():
-        # We hold the lock, so nobody else is at work here: git's own locks are leftovers of a killed run.
-        for leftover in [*git.folder.glob("*.lock"), *git.folder.glob("refs/**/*.lock")]:
-            leftover.unlink()
-        with contextlib.suppress(GitError):
-            git.run("rev-parse", "--git-dir")
-            job.say(f"going on with an interrupted fetch in {job.partial}")
-            git.run("config", "remote.origin.url", url)
-            return
-        shutil.rmtree(git.folder)
-    _initialise(git)
-    for key, value in (
-        ("core.bare", "false"),
-        ("remote.origin.url", url),
-        ("remote.origin.promisor", "true"),
-        ("remote.origin.partialclonefilter", "blob:none"),
-    ):
-        git.run("config", key, value)
-    # Attributes of the commit could turn line ends or run filters; these take precedence over them.
-    (git.folder / "info").mkdir(exist_ok=True)
-    (git.folder / "info" / "attributes").write_text("* -text -eol -ident -filter -working-tree-encoding\n")
-
-
-def _initialise(git: Git) -> None:
-    # Without a work tree, which init refuses; without a template, whose hooks and settings are the user's.
-    git.folder.mkdir()
-    fresh = Git(git.folder, None, git.keep_open)
-    require_version(fresh)
-    fresh.run("init", "--quiet", "--bare", "--template=")
-
-
-def _has_commit(git: Git, revision: str) -> bool:
-    # Not cat-file: in a partial clone that would go and fetch what is missing.
+    # We hold the lock, so nobody else is at work here: git's own locks are leftovers of a killed run.
+    for leftover in job.repository.rglob("*.lock"):
+        leftover.unlink()
     with contextlib.suppress(GitError):
-        return git.run("rev-parse", "--verify", "--quiet", "refs/heads/pinned").strip() == revision
-    return False
+        if (job.repository / "HEAD").exists():
+            _git(job, "config", "remote.origin.url", url)
+            job.say(f"going on with an interrupted fetch in {job.partial}")
+            return
+    shutil.rmtree(job.repository, ignore_errors=True)
+    # Without a template, whose hooks and settings are the user's.
+    _git(job, "init", "--quiet", "--bare", "--template=")
+    for key, value in (("url", url), ("promisor", "true"), ("partialclonefilter", "blob:none")):
+        _git(job, "config", f"remote.origin.{key}", value)
 
 
-def _verify_commit(job: _Job, url: str) -> str:
-    """Check commit and tree; git checks on arrival that objects hash to their ids, fsck that they still do."""
-    git, upstream = job.git, job.upstream
-    try:
-        commit = git.run("rev-parse", "--verify", f"{upstream.revision}^{{commit}}").strip()
-        tree = git.run("rev-parse", "--verify", f"{upstream.revision}^{{tree}}").strip()
-        git.run("fsck", "--no-dangling", "--no-progress", "--no-reflogs", "--connectivity-only", upstream.revision)
-    except GitError as error:
-        shutil.rmtree(job.partial)
-        raise InputError(f"{url}: {error}; the partial copy was removed") from error
-    if commit != upstream.revision or (upstream.tree and tree != upstream.tree):
-        shutil.rmtree(job.partial)
-        raise InputError(
-            f"{url}: commit {commit} has tree {tree}; expected commit {upstream.revision} with tree {upstream.tree}"
-        )
-    return tree
-
-
-def _wanted(git: Git, upstream: Upstream) -> dict[str, str]:
-    """List the files to check out with their blob ids: regular files of the needed folders, and licences."""
-    listing = git.run("ls-tree", "-r", "-z", "--full-tree", upstream.revision)
-    wanted = {}
-    for entry in filter(None, listing.split("\0")):
+def _listed(job: _Job) -> dict[str, str]:
+    """List the regular files of the revision with their blob ids; links could point anywhere and are left out."""
+    listed = {}
+    for entry in filter(None, _git(job, "ls-tree", "-r", "-z", "--full-tree", job.upstream.revision).split("\0")):
         description, path = entry.split("\t", 1)
         mode, _, blob = description.split(" ")
-        needed = any(path.startswith(f"{folder}/") for folder in upstream.paths)
-        licence = "/" not in path and path.lower().startswith(_LICENCES)
-        # Links and submodules are left out: a link could point anywhere on this machine.
-        if mode in _REGULAR and (needed or licence) and "\n" not in path:
-            wanted[path] = blob
-    return wanted
+        if mode in _REGULAR and ".." not in path.split("/"):
+            listed[path] = blob
+    return listed
 
 
-def _check_out(job: _Job, wanted: dict[str, str]) -> None:
-    git = job.git
-    done = _in_place(job, wanted)
-    remaining = sorted(set(wanted) - done)
-    missing = _missing_blobs(git, job.upstream.revision) if remaining else set()
-    job.report(len(done), len(wanted))
+def _missing(job: _Job, folder: Path | None = None) -> set[str]:
+    """Blobs of the revision that a repository lacks."""
+    words = ("rev-list", "--objects", "--missing=print", "--no-object-names", job.upstream.revision)
+    return {line[1:] for line in _git(job, *words, folder=folder).splitlines() if line.startswith("?")}
+
+
+def _some(paths: list[str]) -> str:
+    return paths[0] + (f" (and {len(paths) - 1} more)" if len(paths) > 1 else "")
+
+
+def _write_files(job: _Job, url: str, wanted: Mapping[str, str]) -> None:
+    """Fetch what is missing, in parts, and write it; what an interrupted run left whole is kept."""
+    have = {path: blob for path, (_, blob) in contents(job.files).items()}
+    for path in files_of(job.files):
+        name = path.relative_to(job.files).as_posix()
+        if path.is_symlink() or have.get(name) != wanted.get(name):
+            path.unlink()
+    remaining = sorted(path for path, blob in wanted.items() if have.get(path) != blob)
+    missing = _missing(job) if remaining else set()
     for start in range(0, len(remaining), CHUNK):
+        job.report(len(wanted) - len(remaining) + start, len(wanted))
         chunk = remaining[start : start + CHUNK]
         blobs = sorted({wanted[path] for path in chunk} & missing)
         if blobs:
-            git.run(
-                "-c",
-                "fetch.negotiationAlgorithm=noop",
-                "fetch",
-                "--quiet",
-                "--no-tags",
-                "--no-write-fetch-head",
-                "--filter=blob:none",
-                "--stdin",
-                "origin",
-                stdin="".join(f"{blob}\n" for blob in blobs).encode(),
-            )
-        names = "\0".join(chunk).encode("utf-8", "surrogateescape")
-        git.run(
-            "--literal-pathspecs",
-            "checkout",
-            "--quiet",
-            "--force",
-            job.upstream.revision,
-            "--pathspec-from-file=-",
-            "--pathspec-file-nul",
-            stdin=names,
-        )
-        job.report(len(done) + start + len(chunk), len(wanted))
+            noop = ("-c", "fetch.negotiationAlgorithm=noop")
+            _git_fetch(job, url, "--stdin", "origin", before=noop, stdin="".join(f"{blob}\n" for blob in blobs))
+        for path in chunk:
+            (job.files / path).parent.mkdir(parents=True, exist_ok=True)
+            with (job.files / path).open("wb") as file:
+                _git(job, "cat-file", "blob", wanted[path], stdout=file)
+    job.report(len(wanted), len(wanted))
 
 
-def _in_place(job: _Job, wanted: dict[str, str]) -> set[str]:
-    """Files an interrupted run left whole; whatever else lies there is removed."""
-    relative = {path.relative_to(job.files).as_posix(): path for path in files_of(job.files)}
-    for name, path in relative.items():
-        if name not in wanted or path.is_symlink():
-            path.unlink()
-    kept = sorted(name for name, path in relative.items() if path.exists() and name in wanted)
-    (job.files / STAMP).unlink(missing_ok=True)
-    found = dict(zip(kept, job.git.blob_ids(job.files, kept), strict=True)) if kept else {}
-    return {name for name, blob in found.items() if blob == wanted[name]}
-
-
-def _missing_blobs(git: Git, revision: str) -> set[str]:
-    listing = git.run("rev-list", "--objects", "--missing=print", "--no-object-names", revision)
-    return {line[1:] for line in listing.splitlines() if line.startswith("?")}
-
-
-def _verify_files(job: _Job, wanted: dict[str, str], origin: str) -> None:
+def _confirm(job: _Job, wanted: Mapping[str, str]) -> None:
     """Hash every file as it is on disk; one that is not the committed one condemns the whole copy."""
-    paths = sorted(wanted)
-    present = [path for path in paths if (job.files / path).is_file()]
-    found = dict(zip(present, job.git.blob_ids(job.files, present), strict=True)) if present else {}
-    for path in paths:
+    found = {path: blob for path, (_, blob) in contents(job.files).items()}
+    for path in sorted(wanted):
         if found.get(path) != wanted[path]:
-            shutil.rmtree(job.partial)
-            raise InputError(
-                f"{origin}: {path} has git id {found.get(path, 'none')}, expected {wanted[path]}: "
-                "the copy is damaged or has been tampered with and was removed"
-            )
-    _refuse_pointers(job, paths, origin)
-
-
-def _refuse_pointers(job: _Job, paths: Sequence[str], origin: str) -> None:
-    for path in paths:
-        if (job.files / path).stat().st_size < 1024 and (job.files / path).read_bytes().startswith(_LFS):
-            shutil.rmtree(job.partial)
-            raise InputError(f"{origin}: {path} is a Git LFS pointer, not data; clone with git-lfs and use --from")
+            was = f"{path} has git id {found.get(path, 'none')}, expected {wanted[path]}"
+            raise job.condemn(f"{was}: the copy is damaged or has been tampered with")
 
 
 # Plain files
 
 
 def _copy(job: _Job, folder: Path, unverified: bool) -> Stamp:
-    """Copy plain files, confirmed as the pinned tree by hashing, or openly unconfirmed."""
+    """Copy plain files, confirmed by the tree ids of their folders or of the whole, or openly unconfirmed."""
     upstream = job.upstream
-    lacking = missing_layout(folder, upstream)
-    if lacking:
-        raise InputError(f"{folder}: lacks {lacking}; expected {_expected(upstream)}")
-    if job.partial.exists():
-        shutil.rmtree(job.partial)
-    job.files.mkdir(parents=True)
-    _initialise(job.git)
     job.say(f"hashing the files in {folder}")
-    ids = _hash_folder(job, folder)
-    verified = bool(upstream.tree) and _tree_of(job, folder, ids) == upstream.tree
+    found = contents(folder)
+    other = other_folders(found, upstream)
+    verified = not other or (bool(upstream.tree) and tree_id(found) == upstream.tree)
     if not verified and not unverified:
-        shutil.rmtree(job.partial)
-        known = f"do not add up to git tree {upstream.tree[:12]}" if upstream.tree else "have no recorded git tree"
         raise InputError(
-            f"{folder}: not a git repository, and its files {known}, so they cannot be confirmed as "
-            f"{upstream.name} at {upstream.revision[:12]}; add --unverified to use them anyhow"
+            f"{folder}: not a git repository, and {_some(other)} cannot be confirmed as {upstream.name} at "
+            f"{upstream.revision[:12]} by its git tree id; add --unverified to use the files anyhow"
         )
-    wanted = {path: blob for path, blob in ids.items() if _is_needed(path, upstream)}
+    shutil.rmtree(job.partial, ignore_errors=True)
+    wanted = {path: blob for path, (mode, blob) in found.items() if mode in _REGULAR and _needed(path, upstream)}
     for done, path in enumerate(wanted, start=1):
         (job.files / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / path, job.files / path)
         job.report(done, len(wanted))
-    _verify_files(job, wanted, str(folder))
+    _confirm(job, wanted)
     commit, tree = (upstream.revision, upstream.tree) if verified else ("", "")
-    return _stamp(job, str(folder.resolve()), commit, tree, verified)
-
-
-def _is_needed(path: str, upstream: Upstream) -> bool:
-    licence = "/" not in path and path.lower().startswith(_LICENCES)
-    return licence or any(path.startswith(f"{needed}/") for needed in upstream.paths)
-
-
-def _hash_folder(job: _Job, folder: Path) -> dict[str, str]:
-    paths = [path.relative_to(folder).as_posix() for path in files_of(folder) if not path.is_symlink()]
-    if any("\n" in path for path in paths):
-        raise InputError(f"{folder}: a file has a line end in its name; expected the files of {job.upstream.name}")
-    return dict(zip(paths, job.git.blob_ids(folder, paths), strict=True)) if paths else {}
-
-
-def _tree_of(job: _Job, folder: Path, ids: dict[str, str]) -> str:
-    """Compute the git tree id of a folder without copying its contents into a repository."""
-    lines = []
-    for path, blob in ids.items():
-        mode = "100755" if os.access(folder / path, os.X_OK) else "100644"
-        lines.append(f"{mode} {blob}\t{path}\0")
-    for link in (path for path in files_of(folder) if path.is_symlink()):
-        target = os.fsencode(link.readlink())
-        blob = job.git.run("hash-object", "--stdin", stdin=target).strip()
-        lines.append(f"120000 {blob}\t{link.relative_to(folder).as_posix()}\0")
-    index = job.partial / "index"
-    listing = "".join(lines).encode("utf-8", "surrogateescape")
-    job.git.run("update-index", "-z", "--index-info", stdin=listing, index=index)
-    return job.git.run("write-tree", "--missing-ok", index=index).strip()
+    return _stamp(job, str(folder.resolve()), commit, tree)
 
 
 # Both
 
 
-def _stamp(job: _Job, url: str, commit: str, tree: str, verified: bool) -> Stamp:
-    files, size = size_of(job.files)
-    paths = sorted(path.relative_to(job.files).as_posix() for path in files_of(job.files))
-    ids = job.git.blob_ids(job.files, paths) if paths else []
-    lines = "".join(f"{blob} {path}\n" for path, blob in zip(paths, ids, strict=True))
-    return Stamp(
-        name=job.upstream.name,
-        url=url,
-        commit=commit,
-        tree=tree,
-        verified=verified,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        files=files,
-        bytes=size,
-        manifest=hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(),
-    )
+def _stamp(job: _Job, url: str, commit: str, tree: str) -> Stamp:
+    ids = {path: blob for path, (_, blob) in contents(job.files).items()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Stamp(job.upstream.name, url, commit, tree, bool(commit), now, *size_of(job.files), ids)
 
 
 def _settle(job: _Job) -> None:
@@ -448,31 +384,93 @@ def _settle(job: _Job) -> None:
     shutil.rmtree(job.partial, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _lock(target: Path, wait: float | None, say: Say) -> Iterator[int]:
-    """Hold the lock of one corpus; yields the descriptor that holds it."""
-    import fcntl  # only here: there is none on Windows, where reading a corpus laid down by hand still works
+# The git executable
 
-    path = target.parent / f".{target.name}.lock"
-    with path.open("a+", encoding="utf-8") as file:
-        waited, told = 0.0, False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
-                if wait is not None and waited >= wait:
-                    raise InputError(
-                        f"{target}: another fetch (process {holder}) is running; wait for it, or stop it"
-                    ) from None
-                if not told:
-                    say(f"another fetch of {target.name} (process {holder}) is running; waiting for it")
-                    told = True
-                time.sleep(0.1)
-                waited += 0.1
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield file.fileno()
+
+def _git_fetch(job: _Job, url: str, *words: str, before: tuple[str, ...] = (), stdin: str = "") -> None:
+    local = ("-c", f"remote.origin.uploadpack={_UPLOAD_PACK}") if url.startswith("file:") else ()
+    options = ("--filter=blob:none", "--no-tags", "--no-write-fetch-head", "--progress")
+    _git(job, *before, *local, "fetch", *options, *words, stdin=stdin, watched=True)
+
+
+def _git(
+    job: _Job,
+    *words: str,
+    folder: Path | None = None,
+    stdin: str = "",
+    stdout: IO[bytes] | int = subprocess.PIPE,
+    watched: bool = False,
+) -> str:
+    """Run one git command on the partial repository (or in a folder), and say in plain words what went wrong."""
+    program = shutil.which("git")
+    if program is None:
+        raise InputError(
+            "git is not installed, or not on the PATH: install it (https://git-scm.com), "
+            "or lay the files down by hand in the folder that `companion corpora` names"
+        )
+    environment = {name: value for name, value in os.environ.items() if not _REDIRECTING.fullmatch(name)}
+    environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
+    settings = [part for setting in _SETTINGS for part in ("-c", setting)]
+    where = [f"--git-dir={job.repository.absolute()}"] if folder is None else ["-C", str(folder)]
+    command = [program, *settings, *where, *words]
+    with subprocess.Popen(
+        command, stdin=-1, stdout=stdout, stderr=-1, env=environment, start_new_session=True
+    ) as process:
+        try:
+            if watched:
+                assert process.stdin is not None
+                process.stdin.write(stdin.encode())
+                process.stdin.close()
+                complaints, output = _watched(process, job.progress), b""
+            else:
+                output, raw = process.communicate()
+                complaints = raw.decode("utf-8", "replace")
+        except BaseException:
+            _end(process)
+            raise
+    if process.returncode:
+        raise _error(next((word for word in words if word.isalpha()), "git"), complaints, process.returncode)
+    return (output or b"").decode("utf-8", "surrogateescape")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End git with the programs it started: a stalled ssh would outlive it."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+
+
+def _watched(process: subprocess.Popen[bytes], progress: TextIO | None) -> str:
+    """Pass on what git says while it fetches; silence means that the connection has stalled."""
+    decoder, kept = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    stalled: list[bool] = []
+
+    def stop() -> None:
+        stalled.append(True)
+        _end(process)
+
+    assert process.stderr is not None
+    while True:
+        timer = Timer(STALLED, stop)
+        timer.start()
+        try:
+            chunk = os.read(process.stderr.fileno(), 4096)
+        finally:
+            timer.cancel()
+        if not chunk:
+            break
+        text = decoder.decode(chunk)
+        kept += text
+        if progress is not None:
+            progress.write(text)
+            progress.flush()
+    return f"fatal: the remote end hung up: silent for {STALLED:g} s\n" if stalled else kept
+
+
+def _error(command: str, complaints: str, code: int) -> GitError:
+    lines = [line.strip() for line in re.split(r"[\r\n]+", complaints) if line.strip()]
+    telling = [line for line in lines if line.lower().startswith(("fatal:", "error:", "remote:"))] or lines
+    said = telling[-1] if telling else f"exit code {code}"
+    for marks, explanation in _CAUSES:
+        if re.search(marks, complaints, re.IGNORECASE):
+            return GitError(f"{explanation} (git {command}: {said})")
+    return GitError(f"git {command} failed ({said})")

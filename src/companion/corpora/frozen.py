@@ -20,8 +20,10 @@ import pandas as pd
 
 from companion.corpora.base import Corpus
 from companion.errors import InputError
+from companion.logic import AXES
 from companion.paths import data_dir
 from companion.retrieval.registry import base_arm
+from companion.scoring import label_ranked
 from companion.tables import TABLES as TABLE_SCHEMAS
 from companion.tables import Records, atomic_path
 
@@ -29,7 +31,6 @@ TABLES = ("memories", "queries", "labels", "rankings", "work")
 ANCHOR_RANKS = "anchor_ranks"
 PLAIN = ("global_dense", "namespace_dense")
 """Arms whose routes a frozen run keeps to their full depth, for sweeps over depth."""
-AXES = ("scope", "policy", "lifecycle")
 _VERSIONS = ("numpy", "pandas", "pyarrow", "faiss-cpu", "bm25s", "sentence-transformers", "torch")
 # The words of a corpus stay out of the project; when something was said is said by `order`.
 _TEXT = ["text", "time"]
@@ -47,7 +48,7 @@ def freeze(
     scores: bool = True,
     anchor_ranks: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Write a run as a frozen folder.
+    """Write a run as a frozen folder, and return what its ``meta.json`` holds.
 
     Parameters
     ----------
@@ -67,11 +68,6 @@ def freeze(
         Whether to keep scores; they are more than half of a large run's size.
     anchor_ranks : DataFrame, optional
         What `companion.retrieval.checks.anchor_ranks` returns: kept beside the routes, which end at their depth.
-
-    Returns
-    -------
-    dict
-        What ``meta.json`` holds.
 
     Raises
     ------
@@ -124,42 +120,17 @@ def _cut(rankings: pd.DataFrame, depth: int | None, seeded_depth: int) -> pd.Dat
 
 
 def explicit_labels(corpus: Corpus, rankings: pd.DataFrame) -> pd.DataFrame:
-    """Spell out the labels of every anchor and every ranked pair.
-
-    Parameters
-    ----------
-    corpus : Corpus
-    rankings : DataFrame
-        query_id, memory_id.
-
-    Returns
-    -------
-    DataFrame
-        Table ``labels``: the corpus's labels that belong to an anchor or a ranked pair, then the ranked pairs that
-        it does not list, with scope from the namespaces (where both are known), policy and lifecycle from the
-        corpus's defaults, and relevance unresolved unless the corpus states a default for it.
-    """
+    """Spell out the labels of every anchor and every ranked pair, by the rule for unlisted pairs (`label_ranked`)."""
     pairs = rankings[["query_id", "memory_id"]].drop_duplicates()
     keys = pd.MultiIndex.from_frame(pairs)
     listed = pd.MultiIndex.from_frame(corpus.labels[["query_id", "memory_id"]])
     anchor = corpus.labels["relevant"].fillna(False).to_numpy(dtype=bool)
-    kept = corpus.labels[anchor | listed.isin(keys)]
-    new = pairs[~keys.isin(listed)]
-    mine = corpus.queries.set_index("query_id")["namespace"].reindex(new["query_id"]).to_numpy(dtype=object)
-    theirs = corpus.memories.set_index("memory_id")["namespace"].reindex(new["memory_id"]).to_numpy(dtype=object)
-    known = ~(pd.isna(mine) | pd.isna(theirs))
-    scope = pd.array(mine == theirs, dtype="boolean")
-    scope[~known] = pd.NA
-    added = new.assign(
-        relevant=_constant(corpus.defaults.get("relevant"), len(new)),
-        scope=scope,
-        policy=_constant(corpus.defaults.get("policy"), len(new)),
-        lifecycle=_constant(corpus.defaults.get("lifecycle"), len(new)),
-    )
     columns = ["query_id", "memory_id", "relevant", *AXES, "anchor_id"]
+    added = label_ranked(corpus.records().check(), pairs[~keys.isin(listed)])
+    kept = corpus.labels[anchor | listed.isin(keys)]
     both = pd.concat([kept.reindex(columns=columns), added.reindex(columns=columns)], ignore_index=True)
-    axes = {axis: both[axis].astype("boolean") for axis in ("relevant", *AXES)}
-    return both.assign(**axes).sort_values(["query_id", "memory_id", "anchor_id"], ignore_index=True)
+    both = both.astype(dict.fromkeys(("relevant", *AXES), "boolean"))
+    return both.sort_values(["query_id", "memory_id", "anchor_id"], ignore_index=True)
 
 
 def load_frozen(name: str, *, arms: Sequence[str] | None = None, verify: bool = True) -> Records:
@@ -227,23 +198,7 @@ def _routes(name: str, meta: Mapping[str, Any], arms: Sequence[str]) -> list[str
 
 
 def frozen_meta(name: str) -> dict[str, Any]:
-    """Read what a frozen run says about itself.
-
-    Parameters
-    ----------
-    name : str
-        Folder in ``data/frozen``.
-
-    Returns
-    -------
-    dict
-        Corpus, revision, encoder, command, versions, counts and digests.
-
-    Raises
-    ------
-    InputError
-        When there is no such run.
-    """
+    """Read what a frozen run says about itself: corpus, revision, encoder, command, versions, counts and digests."""
     path = _folder(name) / "meta.json"
     if not path.is_file():
         raise InputError(f"no frozen run {name!r} in {path.parent.parent}; there are: {', '.join(frozen()) or 'none'}")
@@ -251,23 +206,7 @@ def frozen_meta(name: str) -> dict[str, Any]:
 
 
 def frozen_anchor_ranks(name: str) -> pd.DataFrame:
-    """Read the rank of every anchor of a frozen run, in its namespace and everywhere, to its full depth.
-
-    Parameters
-    ----------
-    name : str
-        Folder in ``data/frozen``.
-
-    Returns
-    -------
-    DataFrame
-        query_id, memory_id, namespace_dense, global_dense (int64).
-
-    Raises
-    ------
-    InputError
-        When there is no such run, it was frozen without these ranks, or the file differs from ``meta.json``.
-    """
+    """Read the rank of every anchor of a frozen run, in its namespace and everywhere, to its full depth."""
     path, digest = _folder(name) / f"{ANCHOR_RANKS}.parquet", frozen_meta(name)["sha256"].get(ANCHOR_RANKS)
     if digest is None or not path.is_file():
         raise InputError(f"frozen run {name!r} holds no anchor ranks; it was frozen without the two dense arms")
@@ -279,23 +218,8 @@ def frozen_anchor_ranks(name: str) -> pd.DataFrame:
 def complete_arms(name: str, top_k: int) -> list[str]:
     """List the arms of a frozen run whose stored routes can be scored at a depth.
 
-    Parameters
-    ----------
-    name : str
-        Folder in ``data/frozen``.
-    top_k : int
-        Depth to score at.
-
-    Returns
-    -------
-    list of str
-        Arms stored to that depth, and those that never return more than they are stored with. The random controls
-        are stored to a smaller depth than the others: scored deeper, they would seem to find less than they did.
-
-    Raises
-    ------
-    InputError
-        When there is no such run.
+    Those stored to that depth, and those that never return more than they are stored with. The random controls are
+    stored to a smaller depth than the others: scored deeper, they would seem to find less than they did.
     """
     meta = frozen_meta(name)
     own_depth = {arm: spec["params"].get("depth") for arm, spec in meta["arms"].items()}
@@ -303,45 +227,19 @@ def complete_arms(name: str, top_k: int) -> list[str]:
 
 
 def frozen_work(name: str) -> pd.DataFrame:
-    """Read the work of a frozen run with what the contract's table has no room for.
-
-    Parameters
-    ----------
-    name : str
-        Folder in ``data/frozen``.
-
-    Returns
-    -------
-    DataFrame
-        arm, query_id, candidates_scored (int64), passed_unresolved (Int64; filters), fell_back (boolean) and
-        centroids_scored (Int64; both routers): as `companion.retrieval.rank` returns it.
-
-    Raises
-    ------
-    InputError
-        When there is no such run.
-    """
+    """Read the work of a frozen run as `companion.retrieval.rank` returns it, with what filters and routers report."""
     frozen_meta(name)
     work = pd.read_parquet(_folder(name) / "work.parquet")
     return work.astype({"passed_unresolved": "Int64", "fell_back": "boolean", "centroids_scored": "Int64"})
 
 
 def frozen() -> list[str]:
-    """Names of the frozen runs that the project holds.
-
-    Returns
-    -------
-    list of str
-    """
+    """Names of the frozen runs that the project holds."""
     return sorted(path.parent.name for path in (data_dir() / "frozen").glob("*/meta.json"))
 
 
 def _folder(name: str) -> Path:
     return data_dir() / "frozen" / name
-
-
-def _constant(value: bool | None, length: int) -> Any:
-    return pd.array([pd.NA if value is None else value] * length, dtype="boolean")
 
 
 def _write(table: pd.DataFrame, path: Path) -> None:

@@ -1,18 +1,19 @@
-"""GateMem: a source with real policy and deletion labels (Protocol section 4).
+"""GateMem: a source with real policy and deletion labels (ours; not in the paper's main text).
 
-One turn is one memory, an episode is a namespace and a resampling group, a domain is a source. A checkpoint asks
-at one turn of its own episode: of that episode it sees the turns up to and including that one, of every other
-episode it sees all turns.
+One turn is one memory, an episode is a namespace and a resampling group, a domain is a source. A checkpoint asks at
+one turn of its own episode: of that episode it sees the turns up to and including that one, of every other episode all
+turns.
 
-What the release settles, and nothing more, becomes a label. A utility checkpoint lists what its answer must
-include; each listed pattern is one required item, and any visible turn that matches it serves. A privacy checkpoint
-lists what its asker must not learn: matching turns have policy 0. A safety checkpoint lists what was deleted:
-matching turns have lifecycle 0. Everything else in the episode stays unresolved, so bounds are honestly wide.
+What the release settles, and nothing more, becomes a label. A utility checkpoint lists what its answer must include;
+each listed pattern is one required item, and any visible turn that matches it serves. A privacy checkpoint lists what
+its asker must not learn: matching turns have policy 0. A safety checkpoint lists what was deleted: matching turns have
+lifecycle 0. Everything else in the episode stays unresolved, so bounds are honestly wide.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +23,14 @@ import numpy as np
 import pandas as pd
 
 from companion.corpora import _read
-from companion.corpora._counts import compare
 from companion.corpora.base import EVERYTHING, Corpus, CorpusSpec, register
 from companion.corpora.upstreams import UPSTREAMS, is_whole, origin
 from companion.errors import InputError
 
 DOMAINS = ("education", "household", "medical", "office")
 KINDS = ("utility", "privacy", "safety")
-UPSTREAM = UPSTREAMS["gatemem"]
-
+_UPSTREAM = UPSTREAMS["gatemem"]
+_ALL_MET = "utility checkpoints with every required item met by a visible turn"
 PUBLISHED = {
     "domains": 4,
     "episodes": 91,
@@ -39,295 +39,209 @@ PUBLISHED = {
     "utility checkpoints": 728,
     "privacy checkpoints": 727,
     "safety checkpoints": 763,
-    "utility checkpoints with every required item met by a visible turn": 728,
+    _ALL_MET: 728,
 }
 
 
 @dataclass
-class Patterns:
-    """Which turns of one episode match a pattern, each pattern searched once.
+class _Episode:
+    """One episode, and which of its turns match a pattern, each pattern searched once.
 
     A released pattern is a regular expression or a literal and nothing says which, so a turn matches when either
-    reading matches, ignoring case. A pattern that is no valid regular expression is a literal only; those are
-    counted in `invalid`.
+    reading matches, ignoring case. A pattern that is no valid regular expression is a literal only, and is counted.
     """
 
+    name: str
+    domain: str
     turns: list[str]
+    texts: list[str]
+    times: list[Any]
     invalid: set[str] = field(default_factory=set)
-    _folded: list[str] = field(default_factory=list)
-    _found: dict[str, np.ndarray] = field(default_factory=dict)
+    found: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._folded = [text.casefold() for text in self.turns]
+        self.folded = [text.casefold() for text in self.texts]
 
-    def matches(self, pattern: str) -> np.ndarray:
-        """List the turns that match a pattern."""
-        if pattern not in self._found:
-            self._found[pattern] = self._search(pattern)
-        return self._found[pattern]
-
-    def matches_any(self, patterns: Iterable[str], visible: int) -> np.ndarray:
+    def matches_any(self, patterns: Iterable[str], visible: int) -> list[int]:
         """List the first `visible` turns that match at least one of several patterns."""
-        found = [self.matches(pattern) for pattern in patterns]
-        every = np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
-        return every[every < visible]
+        hit = np.zeros(len(self.turns), dtype=bool)
+        for pattern in patterns:
+            if pattern not in self.found:
+                self.found[pattern] = self._search(pattern)
+            hit |= self.found[pattern]
+        return np.flatnonzero(hit[:visible]).tolist()
 
     def _search(self, pattern: str) -> np.ndarray:
         literal = pattern.casefold()
-        hit = np.fromiter((literal in text for text in self._folded), dtype=bool, count=len(self._folded))
+        hit = np.array([literal in text for text in self.folded], dtype=bool)
         try:
             compiled = re.compile(pattern, re.IGNORECASE)
         except re.error:
             self.invalid.add(pattern)
-        else:
-            hit |= np.fromiter(
-                (compiled.search(text) is not None for text in self.turns), dtype=bool, count=len(self.turns)
-            )
-        return np.flatnonzero(hit)
+            return hit
+        return hit | np.array([compiled.search(text) is not None for text in self.texts], dtype=bool)
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables of a GateMem release and what was noticed while reading it."""
-
-    memories: pd.DataFrame
-    queries: pd.DataFrame
-    labels: pd.DataFrame
-    counts: dict[str, int]
-
-
-def files() -> list[str]:
-    """List the files the loader reads, relative to the corpus folder."""
-    return [f"bench/data/{domain}/{name}.jsonl" for domain in DOMAINS for name in ("episodes", "checkpoints")]
-
-
-def read(root: Path) -> Tables:
-    """Read a GateMem release into the tables of the contract."""
-    _read.require_files(root, files(), "companion fetch gatemem")
-    episodes: dict[str, dict[str, Any]] = {}
-    checkpoints: dict[str, dict[str, Any]] = {}
+def load_gatemem(root: Path) -> Corpus:
+    """Load GateMem as a corpus."""
+    files = [f"bench/data/{domain}/{name}.jsonl" for domain in DOMAINS for name in ("episodes", "checkpoints")]
+    _read.require_files(root, files, "companion fetch gatemem")
+    episodes: dict[str, _Episode] = {}
+    checkpoints: list[dict[str, Any]] = []
+    seen: set[str] = set()
     for domain in DOMAINS:
         folder = root / "bench" / "data" / domain
         for where, record in _read.read_json_lines(folder / "episodes.jsonl"):
-            _keep(episodes, _episode(record, domain, where), "episode_id", where)
+            episode = _episode(record, domain, where)
+            _read.once(set(episodes), episode.name, "episode_id", where)
+            episodes[episode.name] = episode
         for where, record in _read.read_json_lines(folder / "checkpoints.jsonl"):
-            _keep(checkpoints, _checkpoint(record, domain, episodes, where), "checkpoint_id", where)
-    searchers = {name: Patterns(episode["texts"]) for name, episode in episodes.items()}
+            checkpoints.append(_checkpoint(record, domain, episodes, where))
+            _read.once(seen, checkpoints[-1]["query_id"], "checkpoint_id", where)
     memories = _memories(list(episodes.values()))
-    queries = _queries(list(checkpoints.values()))
-    labels, unmet = _labels(list(checkpoints.values()), episodes, searchers)
-    invalid = sum(len(searcher.invalid) for searcher in searchers.values())
-    return Tables(memories, queries, labels, _counts(memories, queries, labels, unmet, invalid))
+    labels, unmet = _labels(checkpoints, episodes)
+    queries = pd.DataFrame(checkpoints).drop(columns=["include", "protected"])
+    texts = queries.columns.difference(["as_of_order", "visible_own", "visible_foreign", "split", "intent"])
+    invalid = sum(len(episode.invalid) for episode in episodes.values())
+    return Corpus(
+        name="gatemem",
+        population="gatemem",
+        memories=memories,
+        queries=queries.astype(dict.fromkeys(texts, "str")),
+        labels=labels,
+        licence=_UPSTREAM.licence,
+        origin=origin(root, "gatemem"),
+        notes=_notes(memories, queries, labels, unmet, invalid),
+    )
 
 
-def compare_counts(counts: dict[str, int]) -> pd.DataFrame:
-    """Set what was loaded beside what the protocol states."""
-    return compare(counts, PUBLISHED)
-
-
-def _keep(kept: dict[str, dict[str, Any]], record: dict[str, Any], key: str, where: str) -> None:
-    name = record["id"]
-    if name in kept:
-        raise InputError(f"{where}: {key} '{name}' appears twice; expected each one once")
-    kept[name] = record
-
-
-def _episode(record: dict[str, Any], domain: str, where: str) -> dict[str, Any]:
+def _episode(record: dict[str, Any], domain: str, where: str) -> _Episode:
     name = _read.field(record, "episode_id", str, where)
-    turns = _read.field(record, "turns", list, where)
-    ids, bodies, times = [], [], []
-    for position, turn in enumerate(turns, start=1):
+    ids, texts, times = [], [], []
+    seen: set[str] = set()
+    for position, entry in enumerate(_read.field(record, "turns", list, where), start=1):
         place = f"{where}, turn {position}"
-        if not isinstance(turn, dict):
-            raise InputError(f"{place}: found {type(turn).__name__}; expected an object")
+        turn = _read.an_object(entry, place)
         ids.append(_read.field(turn, "turn_id", str, place))
-        bodies.append(_read.field(turn, "text", str, place))
+        _read.once(seen, ids[-1], f"episode '{name}': turn_id", where)
+        texts.append(_read.field(turn, "text", str, place))
         times.append(turn.get("timestamp"))
-    if len(set(ids)) < len(ids):
-        repeated = next(turn for turn in ids if ids.count(turn) > 1)
-        raise InputError(f"{where}: turn_id '{repeated}' appears twice in episode '{name}'; expected each one once")
-    return {
-        "id": name,
-        "domain": domain,
-        "turns": ids,
-        "texts": bodies,
-        "times": times,
-        "position": {turn: position for position, turn in enumerate(ids, start=1)},
-    }
+    return _Episode(name, domain, ids, texts, times)
 
 
-def _checkpoint(record: dict[str, Any], domain: str, episodes: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
-    episode_id = _read.field(record, "episode_id", str, where)
-    if episode_id not in episodes:
-        raise InputError(f"{where}: episode_id '{episode_id}' is not in episodes.jsonl; expected a listed episode")
-    episode = episodes[episode_id]
+def _checkpoint(record: dict[str, Any], domain: str, episodes: dict[str, _Episode], where: str) -> dict[str, Any]:
+    name = _read.field(record, "episode_id", str, where)
+    if name not in episodes:
+        raise InputError(f"{where}: episode_id '{name}' is not in episodes.jsonl; expected a listed episode")
     turn = _read.field(record, "as_of_turn_id", str, where)
-    if turn not in episode["position"]:
-        raise InputError(f"{where}: as_of_turn_id '{turn}' is no turn of episode '{episode_id}'")
+    if turn not in episodes[name].turns:
+        raise InputError(f"{where}: as_of_turn_id '{turn}' is no turn of episode '{name}'")
+    order = episodes[name].turns.index(turn) + 1
     judge = _read.field(record, "judge_spec", dict, where)
-    asker = _read.field(record, "asker", dict, where)
     kind = _read.one_of(_read.field(record, "query_type", str, where), KINDS, "query_type", where)
-    include = _read.texts(judge, "include", where)
+    include, forbidden = _read.texts(judge, "include", where), _read.texts(judge, "not_include", where)
+    leaks = _read.texts(record, "leak_targets", where)
     if kind == "utility" and not include:
         raise InputError(f"{where}: field 'include' is empty; expected at least one pattern for a utility checkpoint")
     return {
-        "id": _read.field(record, "checkpoint_id", str, where),
-        "episode": episode_id,
-        "domain": domain,
-        "kind": kind,
-        "action": record.get("expected_action"),
-        "attack": record.get("attack_type"),
-        "asker": _read.field(asker, "principal_id", str, where),
-        "visible": episode["position"][turn],
-        "time": episode["times"][episode["position"][turn] - 1],
+        "query_id": _read.field(record, "checkpoint_id", str, where),
+        "namespace": name,
+        "group": name,
+        "source": domain,
+        "split": "evaluation",
+        "stratum": f"{domain}:{kind}",
+        "intent": "current",  # a checkpoint asks as of its own turn
+        "principal": _read.field(_read.field(record, "asker", dict, where), "principal_id", str, where),
+        "time": episodes[name].times[order - 1],
         "text": _read.field(record, "query_text", str, where),
+        "query_type": kind,
+        "expected_action": record.get("expected_action"),
+        "attack_type": record.get("attack_type"),
+        "as_of_order": order,
+        # Visible up to and including the checkpoint's own turn; the turns of other episodes are not limited.
+        "visible_own": order + 1,
+        "visible_foreign": EVERYTHING,
         "include": include if kind == "utility" else [],
-        "protected": _protected(kind, judge, record, where),
+        "protected": {"utility": [], "privacy": forbidden + leaks, "safety": leaks}[kind],
     }
 
 
-def _protected(kind: str, judge: dict[str, Any], record: dict[str, Any], where: str) -> list[str]:
-    forbidden = _read.texts(judge, "not_include", where)
-    leaks = _read.texts(record, "leak_targets", where)
-    return {"utility": [], "privacy": forbidden + leaks, "safety": leaks}[kind]
-
-
-def _memories(episodes: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    sizes = [len(episode["turns"]) for episode in episodes]
-    namespaces = np.repeat(np.array([episode["id"] for episode in episodes], dtype=object), sizes)
-    return pd.DataFrame(
-        {
-            "memory_id": pd.Series(
-                [f"{episode['id']}/{turn}" for episode in episodes for turn in episode["turns"]], dtype="str"
-            ),
-            "namespace": pd.Series(namespaces, dtype="str"),
-            "group": pd.Series(namespaces, dtype="str"),
-            "source": pd.Series(np.repeat([episode["domain"] for episode in episodes], sizes), dtype="str"),
-            "order": np.concatenate([np.arange(1, size + 1) for size in sizes]) if sizes else [],
-            "time": pd.Series([time for episode in episodes for time in episode["times"]], dtype="str"),
-            # The state of a turn depends on who asks and when: it is released per checkpoint, not per turn.
-            "state": "unknown",
-            "text": pd.Series([text for episode in episodes for text in episode["texts"]], dtype="str"),
-        }
-    )
-
-
-def _queries(checkpoints: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    def column(name: str) -> pd.Series:
-        return pd.Series([checkpoint[name] for checkpoint in checkpoints], dtype="str")
-
-    return pd.DataFrame(
-        {
-            "query_id": column("id"),
-            "namespace": column("episode"),
-            "group": column("episode"),
-            "source": column("domain"),
-            "split": "evaluation",
-            "stratum": column("domain") + ":" + column("kind"),
-            # A checkpoint asks as of its own turn, which is what a current intent is.
-            "intent": "current",
-            "principal": column("asker"),
-            "time": column("time"),
-            "text": column("text"),
-            "query_type": column("kind"),
-            "expected_action": column("action"),
-            "attack_type": column("attack"),
-            "as_of_order": np.array([checkpoint["visible"] for checkpoint in checkpoints], dtype=np.int64),
-        }
-    )
+def _memories(episodes: Sequence[_Episode]) -> pd.DataFrame:
+    rows = [
+        (f"{one.name}/{turn}", one.name, one.name, one.domain, order, time, text)
+        for one in episodes
+        for order, (turn, time, text) in enumerate(zip(one.turns, one.times, one.texts, strict=True), start=1)
+    ]
+    columns = ["memory_id", "namespace", "group", "source", "order", "time", "text"]
+    table = pd.DataFrame(rows, columns=columns).astype({name: "str" for name in columns if name != "order"})
+    # The state of a turn depends on who asks and when: it is released per checkpoint, not per turn.
+    table.insert(6, "state", "unknown")
+    return table.assign(visible_key=table["order"])
 
 
 def _labels(
-    checkpoints: Sequence[dict[str, Any]], episodes: dict[str, dict[str, Any]], searchers: dict[str, Patterns]
+    checkpoints: Sequence[dict[str, Any]], episodes: dict[str, _Episode]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     rows: list[tuple[str, str, str, str | None]] = []
-    unmet: dict[str, int] = {}
-    for checkpoint in checkpoints:
-        episode, searcher = episodes[checkpoint["episode"]], searchers[checkpoint["episode"]]
+    unmet: Counter[str] = Counter()
+    for one in checkpoints:
+        episode = episodes[one["namespace"]]
         items: list[tuple[str | None, list[str]]] = [
-            (f"item-{number:02d}", [pattern]) for number, pattern in enumerate(checkpoint["include"], start=1)
+            (f"item-{number:02d}", [pattern]) for number, pattern in enumerate(one["include"], start=1)
         ]
-        items += [(None, checkpoint["protected"])] if checkpoint["protected"] else []
+        items += [(None, one["protected"])] if one["protected"] else []
         for anchor, patterns in items:
-            positions = searcher.matches_any(patterns, checkpoint["visible"])
-            if anchor is not None and not len(positions):
-                unmet[checkpoint["id"]] = unmet.get(checkpoint["id"], 0) + 1
-            ids = (f"{checkpoint['episode']}/{episode['turns'][position]}" for position in positions)
-            rows += [(checkpoint["id"], memory, checkpoint["kind"], anchor) for memory in ids]
+            positions = episode.matches_any(patterns, one["as_of_order"])
+            if anchor is not None and not positions:
+                unmet[one["query_id"]] += 1
+            ids = (f"{episode.name}/{episode.turns[position]}" for position in positions)
+            rows += [(one["query_id"], memory, one["query_type"], anchor) for memory in ids]
     table = pd.DataFrame(rows, columns=["query_id", "memory_id", "kind", "anchor_id"], dtype="str")
-    return _axes(table), unmet
+    kind, anchors = table.pop("kind"), table.pop("anchor_id")
+    useful = kind.eq("utility").to_numpy(dtype=bool)
+
+    def axis(value: np.ndarray, settled: np.ndarray) -> pd.arrays.BooleanArray:
+        return pd.arrays.BooleanArray(value.copy(), ~settled)
+
+    every = np.ones(len(table), dtype=bool)
+    table["relevant"], table["scope"] = axis(every, useful), axis(every, every)
+    for name, protecting in (("policy", "privacy"), ("lifecycle", "safety")):
+        table[name] = axis(useful, useful | kind.eq(protecting).to_numpy(dtype=bool))
+    return table.assign(anchor_id=anchors), unmet
 
 
-def _axes(table: pd.DataFrame) -> pd.DataFrame:
-    kind = table.pop("kind")
-    anchors = table.pop("anchor_id")
-    table["relevant"] = _flag(len(table), established=kind.eq("utility").to_numpy(), value=True)
-    table["scope"] = pd.array(np.ones(len(table), dtype=bool), dtype="boolean")
-    for axis, protecting in (("policy", "privacy"), ("lifecycle", "safety")):
-        settled = kind.isin(["utility", protecting]).to_numpy()
-        table[axis] = _flag(len(table), settled, kind.eq("utility").to_numpy())
-    table["anchor_id"] = anchors
-    return table
-
-
-def _flag(size: int, established: np.ndarray, value: np.ndarray | bool) -> pd.arrays.BooleanArray:
-    return pd.arrays.BooleanArray(np.broadcast_to(np.asarray(value), size).copy(), ~established)
-
-
-def _counts(
+def _notes(
     memories: pd.DataFrame, queries: pd.DataFrame, labels: pd.DataFrame, unmet: dict[str, int], invalid: int
 ) -> dict[str, int]:
-    kinds = queries["query_type"].value_counts()
-    protected = labels.loc[labels["anchor_id"].isna(), "query_id"].unique()
-    with_protected = queries.loc[queries["query_id"].isin(protected), "query_type"].value_counts()
-    evaluable = int(labels.loc[labels["anchor_id"].notna(), "query_id"].nunique())
-    utility = int(kinds.get("utility", 0))
+    kinds = Counter(queries["query_type"])
+    protected = set(labels.loc[labels["anchor_id"].isna(), "query_id"])
+    shown = Counter(queries.loc[queries["query_id"].isin(protected), "query_type"])
     return {
         "domains": int(memories["source"].nunique()),
         "episodes": int(memories["namespace"].nunique()),
         "turns": len(memories),
         "checkpoints": len(queries),
-        "utility checkpoints": utility,
-        "privacy checkpoints": int(kinds.get("privacy", 0)),
-        "safety checkpoints": int(kinds.get("safety", 0)),
-        "utility checkpoints that recall can evaluate": evaluable,
-        "utility checkpoints with every required item met by a visible turn": utility - len(unmet),
+        **{f"{kind} checkpoints": kinds[kind] for kind in KINDS},
+        "utility checkpoints that recall can evaluate": int(
+            labels.loc[labels["anchor_id"].notna(), "query_id"].nunique()
+        ),
+        _ALL_MET: kinds["utility"] - len(unmet),
         "required items no visible turn meets": sum(unmet.values()),
-        "privacy checkpoints with a protected turn visible": int(with_protected.get("privacy", 0)),
-        "safety checkpoints with a protected turn visible": int(with_protected.get("safety", 0)),
+        **{f"{kind} checkpoints with a protected turn visible": shown[kind] for kind in ("privacy", "safety")},
         "patterns that are no regular expression": invalid,
     }
 
 
-def load(root: Path) -> Corpus:
-    """Load GateMem as a corpus."""
-    tables = read(root)
-    memories = tables.memories.assign(visible_key=tables.memories["order"])
-    # Visible up to and including the checkpoint's own turn; the turns of other episodes are not limited.
-    queries = tables.queries.assign(visible_own=tables.queries["as_of_order"] + 1, visible_foreign=EVERYTHING)
-    return Corpus(
-        name=UPSTREAM.name,
-        population="gatemem",
-        memories=memories,
-        queries=queries,
-        labels=tables.labels,
-        licence=UPSTREAM.licence,
-        origin=origin(root, UPSTREAM.name),
-        notes=tables.counts,
-    )
-
-
-SPEC = register(
+register(
     CorpusSpec(
-        name=UPSTREAM.name,
-        title=UPSTREAM.title,
+        name="gatemem",
+        title=_UPSTREAM.title,
         population="gatemem",
-        licence=UPSTREAM.licence,
-        url=UPSTREAM.url,
-        revision=UPSTREAM.revision,
-        load=load,
-        present=lambda root: is_whole(root, UPSTREAM.name),
-        tree=UPSTREAM.tree,
-        paths=UPSTREAM.paths,
+        licence=_UPSTREAM.licence,
+        url=_UPSTREAM.url,
+        revision=_UPSTREAM.revision,
+        load=load_gatemem,
+        present=lambda root: is_whole(root, "gatemem"),
+        published=PUBLISHED,
     )
 )

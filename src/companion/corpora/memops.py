@@ -1,19 +1,18 @@
-"""MemOps: memories that are updated, forgotten and reflected on (Protocol section 4).
+"""MemOps: memories that are updated, forgotten and reflected on.
 
 The data are not part of this project, and nothing here has been run on them: the loader follows the release's own
-description of its format, and `self_check` sets what it loaded beside the published counts for whoever has them.
+description of its format, and ``fetch memops --check`` sets what it loaded beside the published counts for whoever has
+them.
 
 Every turn of a conversation is one memory, and a profile is a namespace. Each instance comes twice, once as the
 evidence conversation alone and once with distractors around it; both belong to the pool, as in the paper. The release
 gives no times, so order is release order and every memory of a split is visible to every query of it.
 
-How labels come about:
-
 *State.* Confirmed operations are replayed per target in release order. An update supersedes what earlier operations on
 the target rest on, a forget makes it forgotten; what an operation itself rests on is current. A turn that only
 tentative or retracted operations cite has an unknown state, and so has one that is current for one target and
-superseded for another. A turn no operation cites holds no managed memory: nothing supersedes or forgets it, so it is
-current and, like every unlisted pair, has policy and lifecycle 1 by default.
+superseded for another. A turn no operation cites holds no managed memory: it is current and, like every unlisted pair,
+has policy and lifecycle 1.
 
 *Policy by purpose.* What was forgotten is closed to questions about its content and open to questions about the
 operation itself. Where the wording of a question's category does not tell its purpose, policy is unresolved.
@@ -26,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,33 +35,21 @@ import pandas as pd
 
 from companion import logic
 from companion.corpora import _read
-from companion.corpora._counts import compare
 from companion.corpora.base import Corpus, CorpusSpec, register
 from companion.corpora.upstreams import UPSTREAMS, is_whole, origin
 from companion.errors import InputError
 
-UPSTREAM = UPSTREAMS["memops"]
-POPULATION = "memops"
-
-SETTINGS = {
-    "evidence": "generated_result/2-evidence_conversation",
-    "distractors": "generated_result/4-inject_evidence_with_distractors",
-}
+_UPSTREAM = UPSTREAMS["memops"]
+SETTINGS = dict(zip(("evidence", "distractors"), _UPSTREAM.folders, strict=True))
 """The two settings of every instance, and their folders."""
 
 FAMILIES = ("Remember", "Forget", "Update", "Reflect", "TrajectoryOps")
+KINDS = ("remember", "update", "forget", "reflect")
 VALIDITIES = ("confirmed", "tentative", "retracted")
-DEVELOPMENT_SHARE = 5
-"""One profile in five belongs to the development split."""
-
 PUBLISHED = {
     "profiles": 100,
     "instances": 403,
-    "Remember instances": 68,
-    "Forget instances": 80,
-    "Update instances": 77,
-    "Reflect instances": 96,
-    "TrajectoryOps instances": 82,
+    **{f"{family} instances": n for family, n in zip(FAMILIES, (68, 80, 77, 96, 82), strict=True)},
     "operations": 2_558,
     "probes, evidence": 2_006,
     "probes, distractors": 2_006,
@@ -76,7 +63,6 @@ PUBLISHED = {
 _HISTORY = re.compile(r"histor|previous|prior|past|former|earlier|trajector|evolution|timeline|chronolog", re.I)
 _OPERATION = re.compile(r"operation|audit|process|provenance|request|trace", re.I)
 _CONTENT = re.compile(r"content|value|fact|recall|state|current|knowledge|leak|histor|direct", re.I)
-
 Wording = Callable[[str, str], str]
 """From a question's ``evaluation_type`` and ``evaluation_category`` to an intent or a purpose."""
 
@@ -115,73 +101,21 @@ class Turn:
     evidence_segment: int | None
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One memory operation and the evidence it rests on."""
-
-    operation_id: str
-    kind: str
-    validity: str
-    target: str
-    spans: tuple[Span, ...]
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One question with the evidence that answers it."""
-
-    query_id: str
-    pair_id: str
-    text: str
-    evaluation_setting: str
-    evaluation_type: str
-    evaluation_category: str
-    spans: tuple[Span, ...]
-
-
-@dataclass(frozen=True)
+@dataclass
 class Instance:
-    """One released file."""
+    """One released file: its turns; its operations (name, kind, validity, target, spans); its questions as columns."""
 
     path: Path
-    name: str
     profile: str
-    family: str
     setting: str
-    turns: tuple[Turn, ...]
-    operations: tuple[Operation, ...]
-    probes: tuple[Probe, ...]
-
-
-class Locator:
-    """Finds the turns that spans mean; the words decide, and what is certain otherwise settles repetitions."""
-
-    def __init__(self, turns: Sequence[Turn], twin: Mapping[Span, str] | None = None) -> None:
-        self.turns = turns
-        self.texts = [_squeeze(turn.text) for turn in turns]
-        self.twin = twin
-        self.resolved: dict[Span, str] = {}
-
-    def find(self, span: Span) -> list[Turn]:
-        """List the turns a span can mean."""
-        quote = _squeeze(span.quote)
-        found = [at for at, text in enumerate(self.texts) if quote in text]
-        if len(found) > 1 and self.twin is None:
-            stated = [
-                at for at in found if (self.turns[at].segment, self.turns[at].position) == (span.segment, span.turn)
-            ]
-            found = stated or found
-        elif len(found) > 1:
-            found = [at for at in found if self.turns[at].evidence_segment == span.segment] or found
-            if len(found) > 1:
-                found = [at for at in found if self.texts[at] == (self.twin or {}).get(span)] or found
-        if len(found) == 1:
-            self.resolved[span] = self.texts[found[0]]
-        return [self.turns[at] for at in found]
+    family: str
+    turns: list[Turn]
+    operations: list[tuple[str, str, str, str, list[Span]]]
+    probes: list[tuple[dict[str, str], list[Span]]]
 
 
 def replay(operations: Iterable[tuple[str, str, str, Sequence[str]]]) -> dict[str, str]:
-    """Replay operations in release order and tell the state each cited turn ends in."""
+    """Replay operations (kind, validity, target, memories) in order; tell the state each cited turn ends in."""
     by_target: dict[str, dict[str, str]] = {}
     unconfirmed: set[str] = set()
     for kind, validity, target, memories in operations:
@@ -198,18 +132,16 @@ def replay(operations: Iterable[tuple[str, str, str, Sequence[str]]]) -> dict[st
             outcome = "superseded" if kind == "update" else "forgotten"
             # What was forgotten stays forgotten: a later update does not make it merely outdated.
             states |= {memory: outcome for memory, state in states.items() if state != "forgotten"}
-        states |= {memory: "current" for memory in fresh}
+        states |= dict.fromkeys(fresh, "current")
     merged: dict[str, set[str]] = {}
     for states in by_target.values():
         for memory, state in states.items():
             merged.setdefault(memory, set()).add(state)
-    final = {memory: _merge(states) for memory, states in merged.items()}
-    return {**dict.fromkeys(unconfirmed, "unknown"), **final}
+    return {**dict.fromkeys(unconfirmed, "unknown"), **{memory: _merge(states) for memory, states in merged.items()}}
 
 
 def _merge(states: set[str]) -> str:
-    if "forgotten" in states:
-        # Whoever sees the turn sees the forgotten part, whatever else it holds.
+    if "forgotten" in states:  # whoever sees the turn sees the forgotten part, whatever else it holds
         return "forgotten"
     return next(iter(states)) if len(states) == 1 else "unknown"
 
@@ -217,7 +149,7 @@ def _merge(states: set[str]) -> str:
 def development_profiles(profiles: Iterable[str]) -> set[str]:
     """Choose the development profiles: the first fifth by SHA-256 of their names."""
     ordered = sorted(set(profiles), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    return set(ordered[: len(ordered) // DEVELOPMENT_SHARE])
+    return set(ordered[: len(ordered) // 5])
 
 
 # Reading files
@@ -226,142 +158,102 @@ def development_profiles(profiles: Iterable[str]) -> set[str]:
 def read_instances(root: Path) -> list[Instance]:
     """Read every instance in both settings."""
     found = {setting: sorted((root / folder).glob("*.json")) for setting, folder in SETTINGS.items()}
-    for setting, paths in found.items():
-        if not paths:
-            raise InputError(f"{root / SETTINGS[setting]}: no .json files; run `companion fetch memops`")
-    names = {setting: {path.stem for path in paths} for setting, paths in found.items()}
     for setting, other in (("evidence", "distractors"), ("distractors", "evidence")):
-        lone = sorted(names[setting] - names[other])
+        if not found[setting]:
+            raise InputError(f"{root / SETTINGS[setting]}: no .json files; run `companion fetch memops`")
+        lone = sorted({path.stem for path in found[setting]} - {path.stem for path in found[other]})
         if lone:
-            twin = root / SETTINGS[other] / f"{lone[0]}.json"
             more = f" (and {len(lone) - 1} more)" if len(lone) > 1 else ""
+            twin = root / SETTINGS[other] / f"{lone[0]}.json"
             raise InputError(f"{twin}: no such file{more}; expected every instance in both settings")
     return [_instance(path, setting) for setting, paths in found.items() for path in paths]
 
 
 def _instance(path: Path, setting: str) -> Instance:
-    record = _read.read_json(path)
-    where = str(path)
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: found {type(record).__name__}; expected a JSON object")
+    record, where, base = _read.read_json(path), str(path), f"{setting}/{path.stem}"
     profile, separator, _ = path.stem.partition("_")
     if not separator or not profile:
         raise InputError(f"{where}: expected a name of the form <profile>_<operation>.json")
-    base = f"{setting}/{path.stem}"
+    stated = _read.field(record, "operation_type", str, where)
+    plain = re.sub(r"[^a-z]", "", stated.lower())
+    family = next((name for name in FAMILIES if plain in (name.lower(), name.lower().removesuffix("ops"))), None)
+    if family is None:
+        raise InputError(f"{where}: operation_type is '{stated}'; expected one of {', '.join(FAMILIES)}")
+    operations = [_operation(entry, place) for place, entry in _entries(record, "operations", where, "operation")]
     return Instance(
-        path=path,
-        name=path.stem,
-        profile=profile,
-        family=_family(_read.field(record, "operation_type", str, where), where),
-        setting=setting,
-        turns=tuple(_turns(_read.field(record, "conversations", list, where), base, where)),
-        operations=tuple(
-            _operation(entry, f"{where}, operation {number}")
-            for number, entry in enumerate(_read.field(record, "operations", list, where), start=1)
-        ),
-        probes=tuple(_probes(_read.field(record, "answer", list, where), base, where)),
+        path,
+        profile,
+        setting,
+        family,
+        list(_turns(record, base, where)),
+        operations,
+        list(_probes(record, base, where)),
     )
 
 
-def _family(operation_type: str, where: str) -> str:
-    plain = re.sub(r"[^a-z]", "", operation_type.lower())
-    for family in FAMILIES:
-        if plain in (family.lower(), family.lower().removesuffix("ops")):
-            return family
-    raise InputError(f"{where}: operation_type is '{operation_type}'; expected one of {', '.join(FAMILIES)}")
+def _entries(record: dict[str, Any], name: str, where: str, one: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, entry in enumerate(_read.field(record, name, list, where), start=1):
+        place = f"{where}, {one} {number}"
+        yield place, _read.an_object(entry, place)
 
 
-def _turns(conversations: list[Any], base: str, where: str) -> Iterable[Turn]:
-    seen: set[int] = set()
-    for number, segment in enumerate(conversations, start=1):
-        place = f"{where}, conversation {number}"
-        _require_object(segment, place)
+def _turns(record: dict[str, Any], base: str, where: str) -> Iterator[Turn]:
+    seen: set[str] = set()
+    for place, segment in _entries(record, "conversations", where, "conversation"):
         index = _read.field(segment, "segment_index", int, place)
-        if index in seen:
+        if str(index) in seen:
             raise InputError(f"{place}: segment_index {index} appears twice; expected each one once")
-        seen.add(index)
+        seen.add(str(index))
         inserted = segment.get("evidence_segment_index") if segment.get("evidence_inserted", True) else None
-        for position, entry in enumerate(_read.field(segment, "dialogue", list, place), start=1):
-            _require_object(entry, f"{place}, turn {position}")
+        for position, (spot, entry) in enumerate(_entries(segment, "dialogue", place, "turn"), start=1):
             text = entry.get("content")
             if not isinstance(text, str):
-                raise InputError(f"{place}, turn {position}: field 'content' is {text!r}; expected text")
-            yield Turn(
-                memory_id=f"{base}/{index:04d}:{position:03d}",
-                segment=index,
-                position=position,
-                role=_read.field(entry, "role", str, f"{place}, turn {position}"),
-                text=text,
-                evidence_segment=inserted if isinstance(inserted, int) else None,
-            )
+                raise InputError(f"{spot}: field 'content' is {text!r}; expected text")
+            role = _read.field(entry, "role", str, spot)
+            source = inserted if isinstance(inserted, int) else None
+            yield Turn(f"{base}/{index:04d}:{position:03d}", index, position, role, text, source)
 
 
-def _operation(entry: Any, where: str) -> Operation:
-    _require_object(entry, where)
+def _operation(entry: dict[str, Any], where: str) -> tuple[str, str, str, str, list[Span]]:
     name = _read.field(entry, "operation_id", str, where)
     where = f"{where} (operation_id '{name}')"
-    kind = _read.field(entry, "type", str, where).lower()
-    target = _read.field(entry, "target", dict, where)
-    return Operation(
-        operation_id=name,
-        kind=_read.one_of(kind, ("remember", "update", "forget", "reflect"), "type", where),
-        validity=_read.one_of(_read.field(entry, "validity", str, where).lower(), VALIDITIES, "validity", where),
-        target=_read.field(target, "target_id", str, where),
-        spans=_spans(entry.get("evidence_spans"), "evidence_spans", where),
-    )
+    kind, validity = (_read.field(entry, column, str, where).lower() for column in ("type", "validity"))
+    target = _read.field(_read.field(entry, "target", dict, where), "target_id", str, where)
+    _read.one_of(kind, KINDS, "type", where)
+    _read.one_of(validity, VALIDITIES, "validity", where)
+    return name, kind, validity, target, _spans(entry, "evidence_spans", where)
 
 
-def _probes(answers: list[Any], base: str, where: str) -> Iterable[Probe]:
+def _probes(record: dict[str, Any], base: str, where: str) -> Iterator[tuple[dict[str, str], list[Span]]]:
     seen: set[str] = set()
-    for number, entry in enumerate(answers, start=1):
-        place = f"{where}, answer {number}"
-        _require_object(entry, place)
+    for place, entry in _entries(record, "answer", where, "answer"):
         pair = _read.field(entry, "question_pair_id", str, place)
         place = f"{place} (question_pair_id '{pair}')"
-        setting = str(entry.get("evaluation_setting") or "")
+        worded = {name: str(entry.get(f"evaluation_{name}") or "") for name in ("setting", "type", "category")}
         # One pair id may stand for the same question under several evaluation settings.
-        name = f"{base}/{pair}" if f"{base}/{pair}" not in seen else f"{base}/{pair}/{setting}"
+        name = f"{base}/{pair}" if f"{base}/{pair}" not in seen else f"{base}/{pair}/{worded['setting']}"
         if name in seen:
-            raise InputError(f"{place}: appears twice with evaluation_setting '{setting}'; expected each one once")
+            raise InputError(f"{place}: appears twice with evaluation_setting '{worded['setting']}'; expected once")
         seen.add(name)
-        yield Probe(
-            query_id=name,
-            pair_id=pair,
-            text=_read.field(entry, "question", str, place),
-            evaluation_setting=setting,
-            evaluation_type=str(entry.get("evaluation_type") or ""),
-            evaluation_category=str(entry.get("evaluation_category") or ""),
-            spans=_spans(entry.get("gold_provenance"), "gold_provenance", place),
-        )
+        columns = {"query_id": name, "pair": pair, "text": _read.field(entry, "question", str, place)}
+        columns |= {f"evaluation_{key}": value for key, value in worded.items()}
+        yield columns, _spans(entry, "gold_provenance", place)
 
 
-def _spans(entries: Any, name: str, where: str) -> tuple[Span, ...]:
-    if entries is None:
-        return ()
-    if not isinstance(entries, list):
-        raise InputError(f"{where}: field '{name}' is {type(entries).__name__}; expected a list of spans")
+def _spans(record: dict[str, Any], name: str, where: str) -> list[Span]:
+    if record.get(name) is None:
+        return []
     spans = []
-    for number, entry in enumerate(entries, start=1):
-        place = f"{where}, {name} {number}"
-        _require_object(entry, place)
+    for place, entry in _entries(record, name, where, name):
         turn = _read.field(entry, "turn_index", int, place)
         if turn < 1:
             raise InputError(f"{place}: turn_index is {turn}; expected a number from 1 up")
         segment = _read.field(entry, "segment_index", int, place)
-        spans.append(Span(segment=segment, turn=turn, quote=_read.field(entry, "quote", str, place)))
-    return tuple(spans)
+        spans.append(Span(segment, turn, _read.field(entry, "quote", str, place)))
+    return spans
 
 
-def _require_object(entry: Any, where: str) -> None:
-    if not isinstance(entry, dict):
-        raise InputError(f"{where}: found {type(entry).__name__}; expected an object")
-
-
-def _squeeze(text: str) -> str:
-    return " ".join(text.split()).casefold()
-
-
-# Tables
+# Quotes decide which turn is meant
 
 
 @dataclass
@@ -372,112 +264,114 @@ class _Mapping:
     gold: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def add(self, instance: Instance, twin: Mapping[Span, str] | None) -> dict[Span, str]:
+    def add(self, one: Instance, twin: Mapping[Span, str] | None) -> dict[Span, str]:
         """Map the spans of one file; returns the whole texts of the turns found."""
-        locator = Locator(instance.turns, twin)
-        operations = [
-            (
-                one.kind,
-                one.validity,
-                one.target,
-                self._place(instance, locator, one.spans, "operation_id", one.operation_id),
-            )
-            for one in instance.operations
-        ]
-        self.states |= replay(operations)
-        for probe in instance.probes:
-            memories = self._place(instance, locator, probe.spans, "question_pair_id", probe.pair_id)
-            self.gold += [(probe.query_id, memory) for memory in dict.fromkeys(memories)]
-        return locator.resolved
+        texts = [_squeeze(turn.text) for turn in one.turns]
+        resolved: dict[Span, str] = {}
 
-    def _place(self, instance: Instance, locator: Locator, spans: Sequence[Span], what: str, name: str) -> list[str]:
-        placed = []
-        for span in spans:
-            turns = locator.find(span)
-            if len(turns) == 1:
-                placed.append(turns[0].memory_id)
-            else:
-                self.problems.append(_mapping_problem(instance, f"{what} '{name}'", span, turns))
-        return placed
+        def place(spans: Sequence[Span], owner: str) -> list[str]:
+            placed = []
+            for span in spans:
+                found = _meant(span, one.turns, texts, twin)
+                if len(found) == 1:
+                    resolved[span] = texts[found[0]]
+                    placed.append(one.turns[found[0]].memory_id)
+                else:
+                    self.problems.append(_problem(one, owner, span, [one.turns[at] for at in found]))
+            return placed
+
+        self.states |= replay(
+            [(kind, valid, target, place(spans, f"operation_id '{name}'"))
+             for name, kind, valid, target, spans in one.operations]
+        )  # fmt: skip
+        for columns, spans in one.probes:
+            memories = place(spans, f"question_pair_id '{columns['pair']}'")
+            self.gold += [(columns["query_id"], memory) for memory in dict.fromkeys(memories)]
+        return resolved
+
+
+def _meant(span: Span, turns: Sequence[Turn], texts: Sequence[str], twin: Mapping[Span, str] | None) -> list[int]:
+    """List the turns a span can mean; the words decide, and what is certain otherwise settles repetitions."""
+    quote = _squeeze(span.quote)
+    found = [at for at, text in enumerate(texts) if quote in text]
+    if len(found) > 1 and twin is None:
+        stated = (span.segment, span.turn)
+        return [at for at in found if (turns[at].segment, turns[at].position) == stated] or found
+    if len(found) > 1:
+        found = [at for at in found if turns[at].evidence_segment == span.segment] or found
+    if len(found) > 1 and twin is not None:
+        found = [at for at in found if texts[at] == twin.get(span)] or found
+    return found
+
+
+def _squeeze(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _problem(one: Instance, owner: str, span: Span, turns: Sequence[Turn]) -> str:
+    stated = f"stated at segment {span.segment}, turn {span.turn}"
+    if not turns:
+        return f"{one.path}: {owner}: no turn holds the quote {span.quote!r} ({stated})"
+    places = "; ".join(f"segment {turn.segment}, turn {turn.position}" for turn in turns[:4])
+    return (
+        f"{one.path}: {owner}: the quote {span.quote!r} ({stated}) is ambiguous: "
+        f"{len(turns)} turns hold it ({places}{'; …' if len(turns) > 4 else ''}); expected one"
+    )
 
 
 def _map_spans(instances: Sequence[Instance]) -> _Mapping:
     """Map every span to its turn, or refuse; evidence files come first, since they settle what their twins repeat."""
-    mapping = _Mapping()
-    texts: dict[str, dict[Span, str]] = {}
-    for instance in instances:
-        found = mapping.add(instance, texts.get(instance.name) if instance.setting == "distractors" else None)
-        if instance.setting == "evidence":
-            texts[instance.name] = found
+    mapping, texts = _Mapping(), dict[str, dict[Span, str]]()
+    for one in instances:
+        found = mapping.add(one, texts.get(one.path.stem) if one.setting == "distractors" else None)
+        texts.setdefault(one.path.stem, found)
     if mapping.problems:
         more = f" (and {len(mapping.problems) - 1} more such quotes)" if len(mapping.problems) > 1 else ""
         raise InputError(mapping.problems[0] + more)
     return mapping
 
 
-def _mapping_problem(instance: Instance, owner: str, span: Span, turns: Sequence[Turn]) -> str:
-    stated = f"stated at segment {span.segment}, turn {span.turn}"
-    if not turns:
-        return f"{instance.path}: {owner}: no turn holds the quote {span.quote!r} ({stated})"
-    places = "; ".join(f"segment {turn.segment}, turn {turn.position}" for turn in turns[:4])
-    return (
-        f"{instance.path}: {owner}: the quote {span.quote!r} ({stated}) is ambiguous: "
-        f"{len(turns)} turns hold it ({places}{'; …' if len(turns) > 4 else ''}); expected one"
+# Tables
+
+
+def load_memops(root: Path, intents: Wording = intent_of, purposes: Wording = purpose_of) -> Corpus:
+    """Load MemOps as a corpus; `intents` and `purposes` may read the questions' categories otherwise."""
+    instances = read_instances(root)
+    mapping = _map_spans(instances)
+    development = development_profiles(one.profile for one in instances)
+    turns = [
+        {"memory_id": turn.memory_id, **_of(one, development), "text": turn.text, "role": turn.role}
+        for one in instances
+        for turn in one.turns
+    ]
+    asked = [
+        {**columns, **_of(one, development), "family": one.family} for one in instances for columns, _ in one.probes
+    ]
+    memories = pd.DataFrame(turns, dtype="str").assign(order=np.arange(1, len(turns) + 1))
+    memories["state"] = memories["memory_id"].map(mapping.states).fillna("current").astype("str")
+    queries = pd.DataFrame(asked, dtype="str").drop(columns="pair")
+    wordings = list(zip(queries["evaluation_type"], queries["evaluation_category"], strict=True))
+    for column, reading in (("intent", intents), ("purpose", purposes)):
+        queries[column] = pd.Series([reading(*wording) for wording in wordings], dtype="str")
+    queries = queries.assign(stratum="memops:" + queries["intent"], principal=queries["namespace"])
+    labels = _labels(memories, queries, mapping.gold)
+    return Corpus(
+        name="memops",
+        population="memops",
+        memories=memories,
+        queries=queries,
+        labels=labels,
+        defaults={"policy": True, "lifecycle": True},
+        licence=_UPSTREAM.licence,
+        origin=origin(root, "memops"),
+        notes=_notes(instances, memories, queries, labels),
     )
 
 
-def _memories(instances: Sequence[Instance], states: dict[str, str], development: set[str]) -> pd.DataFrame:
-    rows = [(turn, instance) for instance in instances for turn in instance.turns]
-    profile = pd.Series([instance.profile for _, instance in rows], dtype="str")
-    ids = pd.Series([turn.memory_id for turn, _ in rows], dtype="str")
-    return pd.DataFrame(
-        {
-            "memory_id": ids,
-            "namespace": profile,
-            "group": profile,
-            "source": UPSTREAM.name,
-            "order": np.arange(1, len(rows) + 1),
-            "time": pd.Series([None] * len(rows), dtype="str"),
-            "state": ids.map(states).fillna("current").astype("str"),
-            "text": pd.Series([turn.text for turn, _ in rows], dtype="str"),
-            "split": _split(profile, development),
-            "role": pd.Series([turn.role for turn, _ in rows], dtype="str"),
-            "setting": pd.Series([instance.setting for _, instance in rows], dtype="str"),
-            "instance": pd.Series([instance.name for _, instance in rows], dtype="str"),
-        }
-    )
-
-
-def _queries(instances: Sequence[Instance], development: set[str], intents: Wording, purposes: Wording) -> pd.DataFrame:
-    rows = [(probe, instance) for instance in instances for probe in instance.probes]
-    profile = pd.Series([instance.profile for _, instance in rows], dtype="str")
-    wordings = [(probe.evaluation_type, probe.evaluation_category) for probe, _ in rows]
-    intent = pd.Series([intents(*wording) for wording in wordings], dtype="str")
-    return pd.DataFrame(
-        {
-            "query_id": pd.Series([probe.query_id for probe, _ in rows], dtype="str"),
-            "namespace": profile,
-            "group": profile,
-            "source": UPSTREAM.name,
-            "split": _split(profile, development),
-            "stratum": UPSTREAM.name + ":" + intent,
-            "intent": intent,
-            "principal": profile,
-            "time": pd.Series([None] * len(rows), dtype="str"),
-            "text": pd.Series([probe.text for probe, _ in rows], dtype="str"),
-            "purpose": pd.Series([purposes(*wording) for wording in wordings], dtype="str"),
-            "setting": pd.Series([instance.setting for _, instance in rows], dtype="str"),
-            "instance": pd.Series([instance.name for _, instance in rows], dtype="str"),
-            "family": pd.Series([instance.family for _, instance in rows], dtype="str"),
-            "evaluation_setting": pd.Series([probe.evaluation_setting for probe, _ in rows], dtype="str"),
-            "evaluation_type": pd.Series([wording[0] for wording in wordings], dtype="str"),
-            "evaluation_category": pd.Series([wording[1] for wording in wordings], dtype="str"),
-        }
-    )
-
-
-def _split(profile: pd.Series, development: set[str]) -> pd.Series:
-    return profile.isin(development).map({True: "development", False: "evaluation"}).astype("str")
+def _of(one: Instance, development: set[str]) -> dict[str, str]:
+    split = "development" if one.profile in development else "evaluation"
+    common = {"namespace": one.profile, "group": one.profile, "source": "memops", "split": split}
+    return {**common, "setting": one.setting, "instance": one.path.stem}
 
 
 def _labels(memories: pd.DataFrame, queries: pd.DataFrame, gold: Sequence[tuple[str, str]]) -> pd.DataFrame:
@@ -497,73 +391,40 @@ def _labels(memories: pd.DataFrame, queries: pd.DataFrame, gold: Sequence[tuple[
     lifecycle = logic.lifecycle(pairs["state"], pairs["intent"]).array.copy()
     lifecycle[is_gold & (~forgotten | operation)] = True
     lifecycle[is_gold & forgotten & undecided] = pd.NA
-    return pd.DataFrame(
-        {
-            "query_id": pairs["query_id"].astype("str"),
-            "memory_id": pairs["memory_id"].astype("str"),
-            "relevant": pd.arrays.BooleanArray(is_gold, ~is_gold),
-            "scope": pd.array(np.ones(len(pairs), dtype=bool), dtype="boolean"),
-            "policy": policy,
-            "lifecycle": lifecycle,
-            "anchor_id": pd.Series([None] * len(pairs), dtype="str"),
-        }
-    )
+    return pairs[["query_id", "memory_id"]].astype("str").assign(
+        relevant=pd.arrays.BooleanArray(is_gold, ~is_gold),
+        scope=pd.array(np.ones(len(pairs), dtype=bool), dtype="boolean"),
+        policy=policy,
+        lifecycle=lifecycle,
+    )  # fmt: skip
 
 
-def _counts(
+def _notes(
     instances: Sequence[Instance], memories: pd.DataFrame, queries: pd.DataFrame, labels: pd.DataFrame
 ) -> dict[str, int]:
-    single = [instance for instance in instances if instance.setting == "evidence"]
-    per_setting = queries["setting"].value_counts()
-    evaluation = queries["split"].eq("evaluation")
-    anchored = labels[logic.usable(*(labels[axis] for axis in ("relevant", *logic.AXES))).eq(True).fillna(False)]
+    single = [one for one in instances if one.setting == "evidence"]
+    asked = queries[queries["split"].eq("evaluation")]
+    usable = logic.usable(*(labels[axis] for axis in ("relevant", *logic.AXES))).eq(True).fillna(False)
     gold = int(labels["relevant"].eq(True).sum())
     return {
-        "profiles": len({instance.profile for instance in instances}),
+        "profiles": len({one.profile for one in instances}),
         "instances": len(single),
         **{f"{family} instances": sum(one.family == family for one in single) for family in FAMILIES},
-        "operations": sum(len(instance.operations) for instance in single),
-        **{f"probes, {setting}": int(per_setting.get(setting, 0)) for setting in SETTINGS},
+        "operations": sum(len(one.operations) for one in single),
+        **{f"probes, {setting}": int(queries["setting"].eq(setting).sum()) for setting in SETTINGS},
         "queries": len(queries),
-        "evaluation profiles": int(queries.loc[evaluation, "namespace"].nunique()),
-        "evaluation queries": int(evaluation.sum()),
+        "evaluation profiles": int(asked["namespace"].nunique()),
+        "evaluation queries": len(asked),
         "evaluation memories": int(memories["split"].eq("evaluation").sum()),
-        "queries that recall can evaluate": int(anchored["query_id"].nunique()),
+        "queries that recall can evaluate": int(labels.loc[usable, "query_id"].nunique()),
         "gold turns": gold,
-        "gold turns that are no anchor (forgotten content)": gold - len(anchored),
-        "superseded turns": int(memories["state"].eq("superseded").sum()),
-        "forgotten turns": int(memories["state"].eq("forgotten").sum()),
+        "gold turns that are no anchor (forgotten content)": gold - int(usable.sum()),
+        **{f"{state} turns": int(memories["state"].eq(state).sum()) for state in ("superseded", "forgotten")},
         "turns of unknown state": int(memories["state"].eq("unknown").sum()),
         "history queries": int(queries["intent"].eq("history").sum()),
         "queries about the operation": int(queries["purpose"].eq("operation").sum()),
         "queries of unknown purpose": int(queries["purpose"].eq("unknown").sum()),
     }
-
-
-def load(root: Path, intents: Wording = intent_of, purposes: Wording = purpose_of) -> Corpus:
-    """Load MemOps as a corpus."""
-    instances = read_instances(root)
-    mapping = _map_spans(instances)
-    development = development_profiles(instance.profile for instance in instances)
-    memories = _memories(instances, mapping.states, development)
-    queries = _queries(instances, development, intents, purposes)
-    labels = _labels(memories, queries, mapping.gold)
-    return Corpus(
-        name=UPSTREAM.name,
-        population=POPULATION,
-        memories=memories,
-        queries=queries,
-        labels=labels,
-        defaults={"policy": True, "lifecycle": True},
-        licence=UPSTREAM.licence,
-        origin=origin(root, UPSTREAM.name),
-        notes=_counts(instances, memories, queries, labels),
-    )
-
-
-def compare_counts(counts: dict[str, int]) -> pd.DataFrame:
-    """Set what was loaded beside the published counts."""
-    return compare(counts, PUBLISHED)
 
 
 def vocabulary(queries: pd.DataFrame) -> pd.DataFrame:
@@ -573,17 +434,16 @@ def vocabulary(queries: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(["queries", *keys], ascending=[False, *[True] * len(keys)], ignore_index=True)
 
 
-SPEC = register(
+register(
     CorpusSpec(
-        name=UPSTREAM.name,
-        title=UPSTREAM.title,
-        population=POPULATION,
-        licence=UPSTREAM.licence,
-        url=UPSTREAM.url,
-        revision=UPSTREAM.revision,
-        load=load,
-        present=lambda root: is_whole(root, UPSTREAM.name),
-        tree=UPSTREAM.tree,
-        paths=UPSTREAM.paths,
+        name="memops",
+        title=_UPSTREAM.title,
+        population="memops",
+        licence=_UPSTREAM.licence,
+        url=_UPSTREAM.url,
+        revision=_UPSTREAM.revision,
+        load=load_memops,
+        present=lambda root: is_whole(root, "memops"),
+        published=PUBLISHED,
     )
 )

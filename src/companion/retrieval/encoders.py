@@ -15,7 +15,7 @@ import os
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ import numpy as np
 import platformdirs
 
 from companion.errors import InputError
+from companion.retrieval.registry import load_entry_points
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of ``model.safetensors`` in the packaged all-MiniLM-L6-v2."""
@@ -40,13 +41,7 @@ _CONFIGURATION = ("*.json", "*.txt", "*.model", "*.py")
 
 
 def cache_dir() -> Path:
-    """Folder of cached vectors: ``$COMPANION_CACHE``, or the user's cache directory.
-
-    Returns
-    -------
-    Path
-        Not necessarily existing.
-    """
+    """Folder of cached vectors: ``$COMPANION_CACHE``, or the user's cache directory."""
     named = os.environ.get("COMPANION_CACHE")
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("companion"))
 
@@ -118,10 +113,7 @@ class Encoder:
 
     @cached_property
     def model_hash(self) -> str:
-        """SHA-256 over the model's weight files, so that a cache never mixes two models of one name.
-
-        For a model with one weight file this is the SHA-256 of that file.
-        """
+        """SHA-256 over the model's weight files (of the file, where there is one): a cache never mixes two models."""
         files = [path for pattern in _WEIGHTS for path in sorted(self.folder.rglob(pattern))]
         if not files:
             raise InputError(f"encoder {self.model!r}: no weights in {self.folder} ({', '.join(_WEIGHTS)})")
@@ -142,13 +134,7 @@ class Encoder:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that decides a vector besides the text, for a run record.
-
-        Returns
-        -------
-        dict
-            model, model_hash, query_prompt, document_prompt, max_length, dtype.
-        """
+        """Everything that decides a vector besides the text, for a run record."""
         return {
             "model": self.model,
             "model_hash": self.model_hash,
@@ -165,27 +151,13 @@ class Encoder:
         return json.loads(path.read_text(encoding="utf-8")).get("max_seq_length") if path.is_file() else None
 
     def prompt(self, kind: Kind) -> str:
-        """Text that is put before every text of this kind; empty when there is none.
-
-        Parameters
-        ----------
-        kind : {"document", "query"}
-
-        Returns
-        -------
-        str
-        """
+        """Text that is put before every text of this kind; empty when there is none."""
         given = self.query_prompt if kind == "query" else self.document_prompt
         if given is not None:
             return given
-        return self._own_prompts.get(kind) or ""
-
-    @cached_property
-    def _own_prompts(self) -> dict[str, str]:
         path = self.folder / "config_sentence_transformers.json"
-        if not path.is_file():
-            return {}
-        return dict(json.loads(path.read_text(encoding="utf-8")).get("prompts") or {})
+        stated = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return (stated.get("prompts") or {}).get(kind) or ""
 
     @cached_property
     def store(self) -> VectorStore:
@@ -301,13 +273,7 @@ class Encoder:
 
 
 class VectorStore:
-    """Vectors of one model and settings on disk, found by the digest of their text.
-
-    Parameters
-    ----------
-    folder : Path
-        Created when the first vectors arrive.
-    """
+    """Vectors of one model and settings on disk, found by the digest of their text."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -320,108 +286,56 @@ class VectorStore:
             if name not in self._read:
                 self._read[name] = np.load(self.folder / name)
         keys = [self._read[name] for name in names]
-        shards = [self.folder / name.replace(".keys.npy", ".vectors.npy") for name in names]
         if not keys:
             return np.empty(0, dtype=_DIGEST), np.empty((0, 2), dtype=np.int64), []
-        places = np.concatenate(
-            [np.column_stack([np.full(len(part), n), np.arange(len(part))]) for n, part in enumerate(keys)]
-        )
+        places = [np.column_stack([np.full(len(part), n), np.arange(len(part))]) for n, part in enumerate(keys)]
         flat = np.concatenate(keys)
         order = np.argsort(flat, kind="stable")
-        return flat[order], places[order], shards
+        return flat[order], np.concatenate(places)[order], [self.folder / _vectors_of(name) for name in names]
 
     def width(self) -> int:
         """Count the dimensions of the stored vectors; 0 when there are none yet."""
         first = next(self.folder.glob("*.keys.npy"), None)
-        if first is None:
-            return 0
-        return int(np.load(first.with_name(first.name.replace(".keys.", ".vectors.")), mmap_mode="r").shape[1])
+        return 0 if first is None else int(np.load(first.with_name(_vectors_of(first.name)), mmap_mode="r").shape[1])
 
     def holds(self, keys: np.ndarray) -> np.ndarray:
-        """Tell which digests have a vector.
-
-        Parameters
-        ----------
-        keys : ndarray of S32, shape (n,)
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
-        """
-        known, _, _ = self._index()
-        return np.isin(keys, known)
+        """Tell which digests have a vector."""
+        return np.isin(keys, self._index()[0])
 
     def append(self, keys: np.ndarray, vectors: np.ndarray) -> None:
-        """Add a shard; it exists for readers only once both of its files are whole.
-
-        Parameters
-        ----------
-        keys : ndarray of S32, shape (n,)
-        vectors : ndarray of float32, shape (n, dimensions)
-
-        Raises
-        ------
-        InputError
-            When the disk refuses (full, not writable).
-        """
-        name = uuid.uuid4().hex
-        _save(self.folder / f"{name}.vectors.npy", vectors)
-        _save(self.folder / f"{name}.keys.npy", keys)
+        """Add a shard; it exists for readers only once both of its files are whole."""
+        name = f"{uuid.uuid4().hex}.keys.npy"
+        _save(self.folder / _vectors_of(name), vectors)
+        _save(self.folder / name, keys)
 
     def gather(self, keys: np.ndarray, *, memory_map: bool = False) -> np.ndarray:
-        """Collect vectors in the order of their digests.
-
-        Parameters
-        ----------
-        keys : ndarray of S32, shape (n,)
-            All of them must be held.
-        memory_map : bool
-            Assemble into a file of the store and map it.
-
-        Returns
-        -------
-        ndarray of float32, shape (n, dimensions)
-
-        Raises
-        ------
-        KeyError
-            When a digest has no vector.
-        """
-        if memory_map:
-            return self._mapped(keys)
-        known, places, shards = self._index()
-        found = np.searchsorted(known, keys)
-        if not len(known) or (known[np.minimum(found, len(known) - 1)] != keys).any():
-            if not len(keys):
-                return np.empty((0, 0), dtype=np.float32)
-            raise KeyError("a text has no cached vector")
-        where = places[found]
-        first = np.load(shards[0], mmap_mode="r")
-        out = np.empty((len(keys), first.shape[1]), dtype=np.float32)
-        self._fill(out, where, shards)
-        return out
-
-    @staticmethod
-    def _fill(out: np.ndarray, where: np.ndarray, shards: list[Path]) -> None:
-        for number in np.unique(where[:, 0]):
-            rows = np.flatnonzero(where[:, 0] == number)
-            out[rows] = np.load(shards[number], mmap_mode="r")[where[rows, 1]]
-
-    def _mapped(self, keys: np.ndarray) -> np.ndarray:
-        """Assemble `keys` once as one file, and map it read-only."""
-        name = hashlib.sha256(keys.tobytes()).hexdigest()[:24]
-        path = self.folder / "assembled" / f"{name}.npy"
-        if not path.exists():
+        """Collect vectors in the order of their digests; mapped ones are assembled once, in a file of the store."""
+        if not len(keys):
+            return np.empty((0, 0), dtype=np.float32)
+        path = self.folder / "assembled" / f"{hashlib.sha256(keys.tobytes()).hexdigest()[:24]}.npy"
+        if not memory_map or not path.exists():
             known, places, shards = self._index()
-            where = places[np.searchsorted(known, keys)]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-            width = np.load(shards[0], mmap_mode="r").shape[1]
-            out = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(len(keys), width))
-            self._fill(out, where, shards)
+            found = np.searchsorted(known, keys)
+            if not len(known) or (known[np.minimum(found, len(known) - 1)] != keys).any():
+                raise KeyError("a text has no cached vector")
+            shape, partial = (len(keys), self.width()), path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            if memory_map:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                out = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
+            else:
+                out = np.empty(shape, dtype=np.float32)
+            for number in np.unique(places[found, 0]):
+                rows = np.flatnonzero(places[found, 0] == number)
+                out[rows] = np.load(shards[number], mmap_mode="r")[places[found[rows], 1]]
+            if not memory_map:
+                return out
             out.flush()
             partial.replace(path)
         return np.load(path, mmap_mode="r")
+
+
+def _vectors_of(keys: str) -> str:
+    return keys.replace(".keys.npy", ".vectors.npy")
 
 
 def _digest(text: str) -> bytes:
@@ -469,3 +383,15 @@ def _from_hub(model: str, revision: str | None) -> Path:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def make_encoder(model: str = "minilm", **settings: Any) -> Any:
+    """Make the encoder of a name: one that another package offers (entry point ``companion.encoders``), or `Encoder`.
+
+    What an entry point names is called with the settings that differ from `Encoder`'s, and must have ``encode``.
+    """
+    offered = load_entry_points("companion.encoders")
+    if model not in offered:
+        return Encoder(model=model, **settings)
+    usual = {item.name: item.default for item in fields(Encoder)}
+    return offered[model](**{name: value for name, value in settings.items() if value != usual[name]})

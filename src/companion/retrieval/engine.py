@@ -41,8 +41,8 @@ class Search:
 
     Parameters
     ----------
-    corpus : CorpusLike
-        Restricted to one split.
+    corpus : companion.corpora.Corpus
+        Or anything with its tables; restricted to one split.
     encoder : EncoderLike, optional
         Needed by dense arms only.
     top_k : int
@@ -55,7 +55,7 @@ class Search:
 
     @cached_property
     def layout(self) -> Layout:
-        """Memories in search order."""
+        """Memories in search order; its `namespace_pools` and `global_pools` say what each query may see."""
         return Layout(self.corpus)
 
     @cached_property
@@ -92,69 +92,26 @@ class Search:
         return frame["text"].to_numpy(dtype=object)
 
     def lexical(self, k1: float, b: float) -> Lexical:
-        """BM25 index over all memories of the split, built once per parameter pair.
-
-        Parameters
-        ----------
-        k1, b : float
-
-        Returns
-        -------
-        Lexical
-        """
+        """BM25 index over all memories of the split, built once per parameter pair."""
         kept: dict[tuple[float, float], Lexical] = self.__dict__.setdefault("_lexical", {})
         if (k1, b) not in kept:
             kept[k1, b] = Lexical(self.texts, k1, b)
         return kept[k1, b]
 
     def dense(self, pools: list[Pool], k: int | None = None) -> list[Hits]:
-        """Search pools by inner product (`companion.retrieval.dense.search`).
-
-        Parameters
-        ----------
-        pools : list of Pool
-            One per query.
-        k : int, optional
-            Default `top_k`.
-
-        Returns
-        -------
-        list of Hits
-        """
+        """Search pools, one per query, by inner product; `k` is `top_k` by default."""
         return dense.search(self.vectors, self.query_vectors, pools, self.layout.tie, k or self.top_k)
 
     def by_score(self, pool: Pool, values: np.ndarray) -> Hits:
-        """Rank a pool by given scores, equal scores by ascending memory id, and cut to `top_k`.
-
-        Parameters
-        ----------
-        pool : Pool
-        values : ndarray of float, shape (pool.size,)
-
-        Returns
-        -------
-        Hits
-        """
+        """Rank a pool by given scores, equal scores by ascending memory id, and cut to `top_k`."""
         positions = pool.positions()
         chosen = dense.best(values, self.layout.tie[positions], self.top_k)
         return Hits(positions[chosen], values[chosen])
 
     def status(self, query: int, axis: str, positions: np.ndarray) -> np.ndarray:
-        """Status of memories on one axis for one query, as the labels or the corpus's default state it.
+        """Code the status (1, 0, `UNRESOLVED`) of memories, ascending positions, on one axis for one query.
 
-        Parameters
-        ----------
-        query : int
-            Row of the queries table.
-        axis : str
-            ``"policy"``, ``"lifecycle"`` or ``"relevant"``.
-        positions : ndarray of int64
-            Ascending layout positions.
-
-        Returns
-        -------
-        ndarray of int8, shape (len(positions),)
-            1, 0, or `UNRESOLVED`.
+        As the labels state it, or the corpus's default.
         """
         default = self.corpus.defaults.get(axis)
         out = np.full(len(positions), UNRESOLVED if default is None else int(default), dtype=np.int8)
@@ -169,36 +126,23 @@ class Search:
         """Label positions and codes of each query, for one axis."""
         kept: dict[str, list[tuple[np.ndarray, np.ndarray]]] = self.__dict__.setdefault("_axes", {})
         if axis not in kept:
-            kept[axis] = self._grouped_labels(axis)
+            labels = self.corpus.labels
+            stated = labels.assign(**{axis: pd.NA})[axis] if axis not in labels else labels[axis]
+            codes = stated.astype("boolean").astype("Int8").fillna(UNRESOLVED).to_numpy(dtype=np.int8)
+            rows, position, cuts = self.by_query(labels if axis in labels else labels.iloc[:0])
+            kept[axis] = list(zip(np.split(position, cuts), np.split(codes[rows], cuts), strict=True))
         return kept[axis]
 
-    def _grouped_labels(self, axis: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        labels, count = self.corpus.labels, len(self.corpus.queries)
-        nothing = np.empty(0, dtype=np.int64)
-        if axis not in labels:
-            return [(nothing, nothing.astype(np.int8))] * count
+    def by_query(self, labels: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sort labels by query and position: rows, positions, and where each query but the first begins."""
         query = pd.Index(self.corpus.queries["query_id"]).get_indexer(pd.Index(labels["query_id"]))
         position = self.layout.position_of(labels["memory_id"])
-        codes = labels[axis].astype("boolean").astype("Int8").fillna(UNRESOLVED).to_numpy(dtype=np.int8)
-        use = (query >= 0) & (position >= 0)
-        query, position, codes = query[use], position[use], codes[use]
-        order = np.lexsort((position, query))
-        cuts = np.searchsorted(query[order], np.arange(1, count))
-        return list(zip(np.split(position[order], cuts), np.split(codes[order], cuts), strict=True))
+        rows = np.flatnonzero((query >= 0) & (position >= 0))
+        rows = rows[np.lexsort((position[rows], query[rows]))]
+        return rows, position[rows], np.searchsorted(query[rows], np.arange(1, len(self.corpus.queries)))
 
     def rng(self, seed: int, name: str) -> np.random.Generator:
-        """Make a generator that depends on the seed and on a name, not on which queries are run together.
-
-        Parameters
-        ----------
-        seed : int
-        name : str
-            E.g. a query id.
-
-        Returns
-        -------
-        numpy.random.Generator
-        """
+        """Make a generator that depends on the seed and on a name, not on which queries are run together."""
         words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype=np.uint32)
         return np.random.default_rng([seed, *words.tolist()])
 
@@ -220,16 +164,7 @@ def _unit_vectors(vectors: np.ndarray, count: int, what: str) -> np.ndarray:
 
 
 def sizes(pools: list[Pool]) -> np.ndarray:
-    """Count the candidates of each pool.
-
-    Parameters
-    ----------
-    pools : list of Pool
-
-    Returns
-    -------
-    ndarray of int64, shape (len(pools),)
-    """
+    """Count the candidates of each pool."""
     return np.array([pool.size for pool in pools], dtype=np.int64)
 
 
@@ -240,14 +175,14 @@ def rank(
     encoder: EncoderLike | None = None,
     split: str | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rank memories for every query with each arm (Protocol section 5).
+    """Rank memories for every query with each arm, by exact search.
 
     Parameters
     ----------
     corpus : companion.corpora.Corpus
         Or anything with its tables; `split` needs its `restrict`.
     arms : sequence of str
-        Arm names; ``["all"]`` runs every one. An arm with seeds gives a route per seed.
+        Arm names; ``["all"]`` runs every one of the Methods page. An arm with seeds gives a route per seed.
     top_k : int
         Length of each ranking, at least 1; shorter where a query sees fewer candidates.
     encoder : EncoderLike, optional
@@ -268,26 +203,29 @@ def rank(
     InputError
         Unknown arm or split, `top_k` below 1, missing texts, a dense arm without encoder, or an encoder whose vectors
         are not finite or longer than 1.
+
+    Examples
+    --------
+    >>> from companion import corpora, retrieval
+    >>> rankings, work = retrieval.rank(corpora.load("demo"), ["global_bm25"], top_k=3)
+    >>> rankings["rank"].max()
+    3
     """
     if top_k < 1:
         raise InputError(f"top_k is {top_k}; expected at least 1")
     specs = _specs(arms)
-    part: CorpusLike = corpus.restrict(split) if split is not None else corpus
-    search = Search(part, encoder, top_k)
-    rankings, work = [], []
-    for spec in specs:
-        for name, route in _routes(spec, search):
-            rankings.append(_ranking_table(name, route, search))
-            work.append(_work_table(name, route, search))
+    search = Search(corpus.restrict(split) if split is not None else corpus, encoder, top_k)
+    routes = [found for spec in specs for found in _routes(spec, search)]
+    rankings = [_ranking_table(name, route, search) for name, route in routes]
+    work = [_work_table(name, route, search) for name, route in routes]
     return pd.concat(rankings, ignore_index=True), pd.concat(work, ignore_index=True)
 
 
 def _specs(names: Sequence[str]) -> list[ArmSpec]:
     if not names:
         raise InputError("no arm was named; name at least one, or all")
-    if "all" in names:
-        return list(known_arms().values())
-    return [get_arm(name) for name in dict.fromkeys(names)]
+    usual = [name for name, spec in known_arms().items() if not spec.extra] if "all" in names else []
+    return [get_arm(name) for name in dict.fromkeys([*usual, *names]) if name != "all"]
 
 
 def _routes(spec: ArmSpec, search: Search) -> list[tuple[str, Route]]:

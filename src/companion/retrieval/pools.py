@@ -1,52 +1,47 @@
-"""Which memories a query may be compared with, as ranges of a sorted array.
+"""Which memories a query may be compared with, as ranges of a sorted array; the one home of visibility.
 
-Memories are laid out once, sorted, so that "what this query may see" is a handful of half-open ranges found by
-binary search. Nothing scores a memory first and masks it afterwards: a search reads the ranges and no more, and
-the number of candidates is the sum of their lengths.
+The rule: a memory is visible when ``visible_key < visible_own`` (the query's own namespace) or ``< visible_foreign``
+(any other). Memories are laid out once, sorted, so that what a query may see is a handful of half-open ranges found by
+binary search: nothing scores a memory first and masks it afterwards, and the number of candidates is the sum of their
+lengths.
 
-Two layouts exist. When time limits are the same for a query's own and for foreign namespaces, memories are
-sorted by time: a global pool is a prefix, and a namespace's pool is a prefix of the list of its members.
-Otherwise they are sorted by namespace and then time: a namespace is one range, and a global pool is its
-neighbours' ranges around its own.
+Two layouts exist. When time limits are the same for a query's own and for foreign namespaces, memories are sorted by
+time: a global pool is a prefix, and a namespace's pool is a prefix of the list of its members. Otherwise they are
+sorted by namespace and then time: a namespace is one range, and a global pool is its neighbours' ranges around its
+own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+
+EVERYTHING: int = int(np.iinfo(np.int64).max)
+"""A visibility limit that hides nothing."""
+
+
+def visible(key: Any, own: Any, visible_own: Any, visible_foreign: Any) -> Any:
+    """Tell of pairs of a query and a memory whether the memory existed for the query; `own`: of one namespace."""
+    return np.asarray(key) < np.where(own, visible_own, visible_foreign)
 
 
 class CorpusLike(Protocol):
     """What a search needs of a corpus; `companion.corpora.Corpus` has it."""
 
-    @property
-    def name(self) -> str:
-        """Name for messages."""
-
-    @property
-    def memories(self) -> pd.DataFrame:
-        """Memories with memory_id, namespace, visible_key, and text."""
-
-    @property
-    def queries(self) -> pd.DataFrame:
-        """Queries with query_id, namespace, visible_own, visible_foreign, and text."""
-
-    @property
-    def labels(self) -> pd.DataFrame:
-        """Labels of the contract."""
-
-    @property
-    def defaults(self) -> dict[str, bool]:
-        """Axis values of pairs that labels do not list."""
+    name: Any
+    memories: Any
+    queries: Any
+    labels: Any
+    defaults: Any
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Candidates of one query."""
+    """Candidates of one query: ranges of the layout, or of a list of layout positions."""
 
     ranges: tuple[tuple[int, int], ...]
     base: np.ndarray | None = None
@@ -62,6 +57,15 @@ class Pool:
             return np.empty(0, dtype=np.int64)
         flat = np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in self.ranges])
         return flat if self.base is None else self.base[flat]
+
+    def only(self, keep: np.ndarray) -> Pool:
+        """Keep some candidates."""
+        return self if keep.all() else listed(self.positions()[keep])
+
+
+def listed(positions: np.ndarray) -> Pool:
+    """Make a pool of listed positions."""
+    return Pool(_kept([(0, len(positions))]), positions)
 
 
 class Layout:
@@ -79,13 +83,11 @@ class Layout:
         space, self.names = pd.factorize(memories["namespace"], sort=True)
         # Memories of unknown namespace are nobody's own: a group of their own, which no query belongs to.
         space = np.where(space < 0, len(self.names), space)
-        within = _order_column(memories)
-        sort_keys = (rank, within, keys) if self.by_time else (rank, within, keys, space)
-        self.order = np.lexsort(sort_keys)
-        self.tie = rank[self.order]
-        self.keys = keys[self.order]
-        self.space = space[self.order]
-        self.ids = ids[self.order]
+        within = np.zeros(len(ids))
+        if "order" in memories:  # missing values come last
+            within = memories["order"].to_numpy(dtype=np.float64, na_value=np.inf)
+        self.order = np.lexsort((rank, within, keys) if self.by_time else (rank, within, keys, space))
+        self.tie, self.keys, self.space, self.ids = (a[self.order] for a in (rank, keys, space, ids))
         # Queries of a namespace that has no memory get code -1 and an empty pool.
         self.query_space = pd.Index(self.names).get_indexer(pd.Index(queries["namespace"]))
         self.groups = len(self.names) + 1
@@ -96,9 +98,12 @@ class Layout:
     @cached_property
     def members(self) -> list[np.ndarray]:
         """Positions of each namespace's memories, ascending, in the order of `names`; then those of none."""
-        grouped = np.argsort(self.space, kind="stable")
-        ends = np.cumsum(np.bincount(self.space, minlength=self.groups))
-        return np.split(grouped, ends[:-1])
+        return self.grouped(self.space)
+
+    def grouped(self, codes: np.ndarray) -> list[np.ndarray]:
+        """Positions of the memories of each group, ascending, for codes below `groups`."""
+        ends = np.cumsum(np.bincount(codes, minlength=self.groups))
+        return np.split(np.argsort(codes, kind="stable"), ends[:-1])
 
     def position_of(self, memory_ids: pd.Series) -> np.ndarray:
         """Positions of memories by id; -1 for those that are not laid out."""
@@ -111,20 +116,18 @@ class Layout:
     @cached_property
     def namespace_pools(self) -> list[Pool]:
         """Visible memories of each query's own namespace."""
-        pools = []
-        for space, limit in zip(self.query_space, self.own_limit, strict=True):
-            if space < 0:
-                pools.append(Pool(()))
-                continue
-            members = self.members[space]
-            # Keys ascend within a namespace in both layouts.
-            seen = int(np.searchsorted(self._member_keys[space], limit))
-            if self.by_time:
-                pools.append(Pool(_kept([(0, seen)]), members))
-            else:
-                first = int(members[0])
-                pools.append(Pool(_kept([(first, first + seen)])))
-        return pools
+        return [
+            self.members_pool(space, limit) if space >= 0 else Pool(())
+            for space, limit in zip(self.query_space, self.own_limit, strict=True)
+        ]
+
+    def members_pool(self, space: int, limit: int) -> Pool:
+        """Memories of one namespace below a limit; keys ascend within a namespace in both layouts."""
+        members = self.members[space]
+        seen = int(np.searchsorted(self._member_keys[space], limit))
+        if self.by_time:
+            return Pool(_kept([(0, seen)]), members)
+        return Pool(_kept([(int(members[0]), int(members[0]) + seen)]))
 
     @cached_property
     def _member_keys(self) -> list[np.ndarray]:
@@ -134,12 +137,9 @@ class Layout:
     def global_pools(self) -> list[Pool]:
         """Visible memories of all namespaces, per query."""
         if self.by_time:
-            stops = np.searchsorted(self.keys, self.own_limit)
-            return [Pool(_kept([(0, int(stop))])) for stop in stops]
-        return [
-            Pool(self._around(int(space), int(own), int(foreign)))
-            for space, own, foreign in zip(self.query_space, self.own_limit, self.foreign_limit, strict=True)
-        ]
+            return [Pool(_kept([(0, int(stop))])) for stop in np.searchsorted(self.keys, self.own_limit)]
+        limits = zip(self.query_space, self.own_limit, self.foreign_limit, strict=True)
+        return [Pool(self._around(int(space), int(own), int(foreign))) for space, own, foreign in limits]
 
     def _around(self, space: int, own: int, foreign: int) -> tuple[tuple[int, int], ...]:
         """Ranges of the namespace-sorted layout; neighbours that touch are joined."""
@@ -152,8 +152,7 @@ class Layout:
         for cut in np.flatnonzero(stops < self._ends):
             joined.append((begin, int(stops[cut])))
             begin = int(self._ends[cut])
-        joined.append((begin, len(self)))
-        return _kept(joined)
+        return _kept([*joined, (begin, len(self))])
 
     @cached_property
     def _ends(self) -> np.ndarray:
@@ -167,8 +166,7 @@ class Layout:
         """End of the visible part of every namespace under one limit; kept, because limits repeat."""
         known = self.__dict__.setdefault("_stops_by_limit", {})
         if limit not in known:
-            seen = [np.searchsorted(keys, limit) for keys in self._member_keys]
-            known[limit] = self._starts + np.array(seen, dtype=np.int64)
+            known[limit] = self._starts + [np.searchsorted(keys, limit) for keys in self._member_keys]
         return known[limit]
 
     def within(self, base: np.ndarray, pool: Pool) -> Pool:
@@ -177,24 +175,5 @@ class Layout:
         return Pool(_kept(cuts), base)
 
 
-def only(pool: Pool, keep: np.ndarray) -> Pool:
-    """Keep some candidates of a pool."""
-    if keep.all():
-        return pool
-    return listed(pool.positions()[keep])
-
-
-def listed(positions: np.ndarray) -> Pool:
-    """Make a pool of listed positions."""
-    return replace(Pool(_kept([(0, len(positions))])), base=positions)
-
-
 def _kept(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple((start, stop) for start, stop in ranges if stop > start)
-
-
-def _order_column(memories: pd.DataFrame) -> np.ndarray:
-    """Read the column ``order`` as float64, or zeros when absent; missing values come last."""
-    if "order" not in memories:
-        return np.zeros(len(memories))
-    return memories["order"].to_numpy(dtype=np.float64, na_value=np.inf)

@@ -1,8 +1,8 @@
-"""The registry of search arms.
+"""The registry of search arms, ours and those of other packages.
 
-An arm is a function that takes a `companion.retrieval.engine.Search` and its own parameters, and returns a
-`Route`. A module in ``companion/retrieval/arms`` that decorates one with `arm` adds it everywhere: to the command,
-to the tables, and to the chapters.
+An arm is a function that takes a `companion.retrieval.Search` and its own parameters, and returns a `Route`. A module
+in ``companion/retrieval/arms`` that decorates one with `arm` adds it everywhere: to the command, to the tables, and to
+the chapters. Another package adds its own by an entry point of the group ``companion.arms`` that names such a module.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -61,10 +62,11 @@ class ArmSpec:
     role : {"baseline", "method", "control", "diagnostic"}
         What the arm is for. A diagnostic uses labels that no deployed system has.
     seeds : int
-        Number of repetitions of a random arm; 0 for an arm without chance. Repetition s is a route of its own,
-        called ``<name>:<s>``.
+        Repetitions of a random arm; 0 for an arm without chance. Repetition s is the route ``<name>:<s>``.
     candidates : str
         What the arm searches, for the table of arms.
+    extra : bool
+        Left out of ``all``: arms of chapter 08 and of other packages.
     """
 
     name: str
@@ -74,19 +76,15 @@ class ArmSpec:
     role: Role = "method"
     seeds: int = 0
     candidates: str = ""
+    extra: bool = False
 
     def routes(self) -> list[str]:
-        """Names of this arm's routes in a rankings table.
-
-        Returns
-        -------
-        list of str
-            The arm's name, or one name per seed.
-        """
+        """Names of this arm's routes in a rankings table: the arm's name, or one name per seed."""
         return [f"{self.name}:{seed}" for seed in range(self.seeds)] if self.seeds else [self.name]
 
 
 _ARMS: dict[str, ArmSpec] = {}
+_OURS = "companion."
 
 
 def arm(
@@ -97,18 +95,9 @@ def arm(
     params: Mapping[str, Any] | None = None,
     role: Role = "method",
     seeds: int = 0,
+    extra: bool = False,
 ) -> Callable[[Callable[..., Route]], Callable[..., Route]]:
-    """Register the decorated function as an arm; one function may be several arms.
-
-    Parameters
-    ----------
-    name, description, candidates, params, role, seeds
-        See `ArmSpec`.
-
-    Returns
-    -------
-    callable
-        A decorator that returns its function unchanged.
+    """Register the decorated function as an arm (see `ArmSpec`); one function may be several arms.
 
     Raises
     ------
@@ -120,35 +109,38 @@ def arm(
         known = _ARMS.get(name)
         if known is not None and known.function.__module__ != function.__module__:
             raise ValueError(f"two arms are called {name!r}")
-        _ARMS[name] = ArmSpec(name, description, function, dict(params or {}), role, seeds, candidates)
+        foreign = not function.__module__.startswith(_OURS)
+        _ARMS[name] = ArmSpec(
+            name, description, function, dict(params or {}), role, seeds, candidates, extra or foreign
+        )
         return function
 
     return decorate
 
 
-def known_arms() -> Mapping[str, ArmSpec]:
-    """All arms by name: baselines, methods, controls, diagnostics; each in the order of definition.
+def load_entry_points(group: str) -> dict[str, Any]:
+    """Import what other packages offer under a group; one that cannot be imported is named, not passed over."""
+    found = {}
+    for entry in entry_points(group=group):
+        try:
+            found[entry.name] = entry.load()
+        except Exception as error:  # another package's code raises whatever it likes
+            raise InputError(f"entry point {entry.name!r} of {group} ({entry.value}) fails: {error}") from error
+    return found
 
-    Returns
-    -------
-    mapping of str to ArmSpec
-    """
+
+def known_arms() -> Mapping[str, ArmSpec]:
+    """All arms by name: baselines, methods, controls, diagnostics; each in the order of definition."""
     package = importlib.import_module("companion.retrieval.arms")
     for module in pkgutil.iter_modules(package.__path__):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    load_entry_points("companion.arms")
     roles = list(get_args(Role))
     return dict(sorted(_ARMS.items(), key=lambda item: roles.index(item[1].role)))
 
 
 def get_arm(name: str) -> ArmSpec:
-    """Look an arm up by name.
-
-    Raises
-    ------
-    InputError
-        When there is no such arm; the message lists those that exist.
-    """
+    """Look an arm up by name; the refusal of an unknown one lists those that exist."""
     known = known_arms()
     if name not in known:
         raise InputError(f"unknown arm {name!r}; known: {', '.join(known)}, or all")
@@ -156,16 +148,6 @@ def get_arm(name: str) -> ArmSpec:
 
 
 def base_arm(route: str) -> str:
-    """Name of the arm a route belongs to: the route's name without its seed.
-
-    Parameters
-    ----------
-    route : str
-        E.g. ``"size_matched_random_partition:3"``.
-
-    Returns
-    -------
-    str
-    """
+    """Name of the arm a route belongs to: the route's name without its seed."""
     name, _, seed = route.rpartition(":")
     return name if name and seed.isdigit() else route

@@ -205,7 +205,7 @@ def _readers(how: Resampling) -> pd.DataFrame:
 
     if not evidence.is_present():
         return pd.DataFrame()
-    rows = downstream.recomputable(evidence.load(), **_settings(how))
+    rows = downstream.recomputable(evidence.load_evidence(), **_settings(how))
     return rows[[*_MATCH, *_VALUES]].assign(note="from the released case scores, groups resampled within source")
 
 

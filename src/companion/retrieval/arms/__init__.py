@@ -1,1 +1,1 @@
-"""One module per family of arms (Protocol section 5); a new module here joins the registry by itself."""
+"""One module per family of arms (Methods, "Arms"); a new module here joins the registry by itself."""

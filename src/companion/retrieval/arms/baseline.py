@@ -7,7 +7,6 @@ import numpy as np
 from companion.errors import InputError
 from companion.retrieval import dense
 from companion.retrieval.engine import Search, sizes
-from companion.retrieval.pools import Pool
 from companion.retrieval.registry import Route, arm
 
 
@@ -101,5 +100,5 @@ def _scaled_order(search: Search) -> np.ndarray:
 )
 def namespace_dense(search: Search) -> Route:
     """Rank the visible memories of the query's own namespace by inner product; no other vector is read."""
-    pools: list[Pool] = search.layout.namespace_pools
+    pools = search.layout.namespace_pools
     return Route(search.dense(pools), sizes(pools))

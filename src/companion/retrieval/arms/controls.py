@@ -20,10 +20,7 @@ from companion.retrieval.registry import Route, arm
 def size_matched_random_partition(search: Search, *, seed: int) -> Route:
     """Search the visible memories that carry the query's namespace after a shuffle that keeps label counts."""
     layout = search.layout
-    shuffled = _shuffled(search, seed)
-    grouped = np.argsort(shuffled, kind="stable")
-    ends = np.cumsum(np.bincount(shuffled, minlength=layout.groups))
-    members = np.split(grouped, ends[:-1])
+    members = layout.grouped(_shuffled(search, seed))
     pools = [
         layout.within(members[space], pool) if space >= 0 else Pool(())
         for space, pool in zip(layout.query_space, layout.global_pools, strict=True)
@@ -81,14 +78,12 @@ def _anchors(search: Search) -> list[np.ndarray]:
             usable &= labels[axis].astype("boolean").fillna(False).to_numpy(dtype=bool)
         else:
             usable &= bool(search.corpus.defaults.get(axis)) or axis == "scope"
-    query = pd.Index(search.corpus.queries["query_id"]).get_indexer(pd.Index(labels["query_id"][usable]))
-    position = search.layout.position_of(labels["memory_id"][usable])
-    own = search.layout.space[position] == search.layout.query_space[query]
-    stated = np.full(len(position), "scope" in labels)
-    use = (query >= 0) & (position >= 0) & (own | stated)
-    order = np.lexsort((position[use], query[use]))
-    cuts = np.searchsorted(query[use][order], np.arange(1, len(search.corpus.queries)))
-    return [np.unique(part) for part in np.split(position[use][order], cuts)]
+    _, position, cuts = search.by_query(labels[usable])
+    anchors = [np.unique(part) for part in np.split(position, cuts)]
+    if "scope" in labels:
+        return anchors
+    space = search.layout.space
+    return [part[space[part] == mine] for part, mine in zip(anchors, search.layout.query_space, strict=True)]
 
 
 def _inside(positions: np.ndarray, pool: Pool) -> np.ndarray:

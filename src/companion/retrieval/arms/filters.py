@@ -11,45 +11,42 @@ from collections.abc import Callable
 import numpy as np
 
 from companion.retrieval.engine import UNRESOLVED, Search, sizes
-from companion.retrieval.pools import Pool, only
 from companion.retrieval.registry import Route, arm
 
 Status = Callable[[int, np.ndarray], list[np.ndarray]]
 _NAMESPACE = "visible, own namespace, minus known violations"
 
 
-# Nearest the function registers first.
-@arm(
-    "released_intent_lifecycle_v1",
-    description="both filters, on queries of current intent only",
-    candidates=_NAMESPACE,
-    params={"axes": ["policy", "lifecycle"], "intents": ["current"]},
-)
-@arm(
-    "policy_and_lifecycle",
-    description="drops memories whose policy or lifecycle is known to be 0",
-    candidates=_NAMESPACE,
-    params={"axes": ["policy", "lifecycle"]},
-)
-@arm(
-    "lifecycle_only",
-    description="drops memories whose lifecycle is known to be 0",
-    candidates=_NAMESPACE,
-    params={"axes": ["lifecycle"]},
-)
-@arm(
-    "policy_only",
-    description="drops memories whose policy is known to be 0",
-    candidates=_NAMESPACE,
-    params={"axes": ["policy"]},
-)
 def axis_filter(search: Search, *, axes: list[str], intents: list[str] | None = None) -> Route:
     """Search the namespace without what is known to be 0 on `axes`, for queries of the given intents (or all)."""
 
     def status(query: int, positions: np.ndarray) -> list[np.ndarray]:
         return [search.status(query, axis, positions) for axis in axes]
 
-    return _filtered(search, status, _has_intent(search, intents))
+    queries = search.corpus.queries
+    applies = np.ones(len(queries), dtype=bool)
+    if intents is not None:
+        applies &= queries["intent"].isin(intents).to_numpy(dtype=bool) if "intent" in queries else False
+    return _filtered(search, status, applies)
+
+
+for _name, _axes in (
+    ("policy_only", ["policy"]),
+    ("lifecycle_only", ["lifecycle"]),
+    ("policy_and_lifecycle", ["policy", "lifecycle"]),
+):
+    arm(
+        _name,
+        description=f"drops memories whose {' or '.join(_axes)} is known to be 0",
+        candidates=_NAMESPACE,
+        params={"axes": _axes},
+    )(axis_filter)
+arm(
+    "released_intent_lifecycle_v1",
+    description="both filters, on queries of current intent only",
+    candidates=_NAMESPACE,
+    params={"axes": ["policy", "lifecycle"], "intents": ["current"]},
+)(axis_filter)
 
 
 @arm(
@@ -68,32 +65,17 @@ def namespace_current_only(search: Search, *, dropped: list[str]) -> Route:
         code[(state.notna() & (state != "unknown")).to_numpy(dtype=bool)] = 1
         code[state.isin(dropped).to_numpy(dtype=bool)] = 0
     laid_out = code[search.layout.order]
-
-    def status(_query: int, positions: np.ndarray) -> list[np.ndarray]:
-        return [laid_out[positions]]
-
-    return _filtered(search, status, np.ones(len(search.corpus.queries), dtype=bool))
-
-
-def _has_intent(search: Search, intents: list[str] | None) -> np.ndarray:
-    queries = search.corpus.queries
-    if intents is None:
-        return np.ones(len(queries), dtype=bool)
-    if "intent" not in queries:
-        return np.zeros(len(queries), dtype=bool)
-    return queries["intent"].isin(intents).to_numpy(dtype=bool)
+    return _filtered(search, lambda _query, positions: [laid_out[positions]], np.ones(len(search.corpus.queries), bool))
 
 
 def _filtered(search: Search, status: Status, applies: np.ndarray) -> Route:
     """Search each namespace pool after dropping what is 0; count what stays in although an axis is ?."""
-    pools: list[Pool] = []
+    pools = list(search.layout.namespace_pools)
     unresolved = np.zeros(len(applies), dtype=np.int64)
-    for query, pool in enumerate(search.layout.namespace_pools):
-        if not applies[query] or not pool.ranges:
-            pools.append(pool)
-            continue
-        codes = np.stack(status(query, pool.positions()))
-        keep = (codes != 0).all(axis=0)
-        unresolved[query] = np.count_nonzero(keep & (codes == UNRESOLVED).any(axis=0))
-        pools.append(only(pool, keep))
+    for query in np.flatnonzero(applies):
+        if pools[query].ranges:
+            codes = np.stack(status(int(query), pools[query].positions()))
+            keep = (codes != 0).all(axis=0)
+            unresolved[query] = np.count_nonzero(keep & (codes == UNRESOLVED).any(axis=0))
+            pools[query] = pools[query].only(keep)
     return Route(search.dense(pools), sizes(pools), passed_unresolved=unresolved)
