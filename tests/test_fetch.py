@@ -557,7 +557,7 @@ def test_a_plain_folder_that_differs_is_refused_or_marked(upstream, home, target
     else:
         (folder / "README.md").unlink()
         upstream.pin(upstream.revision, upstream.tree)
-    with pytest.raises(InputError, match="bench/data cannot be confirmed as gatemem .*--unverified"):
+    with pytest.raises(InputError, match=r"bench/data cannot be confirmed as gatemem .*--unverified"):
         fetch.fetch("gatemem", str(folder))
     assert_nothing_whole(target)
     done = fetch.fetch("gatemem", str(folder), unverified=True)
@@ -581,9 +581,7 @@ def test_a_mirror_may_lack_what_the_corpus_does_not_need(upstream, home, target)
     assert any("lacks README.md of the revision, which gatemem does not need" in line for line in said)
     shutil.rmtree(target)
     loose(upstream.folder, git(upstream.folder, "rev-parse", "HEAD:bench/data/office/episodes.jsonl")).unlink()
-    with pytest.raises(
-        InputError, match=r"lacks bench/data/office/checkpoints.jsonl \(and 1 more\), which gatemem needs"
-    ):
+    with pytest.raises(InputError, match=r"lacks bench/data/office/checkpoints.jsonl \(and 1 more\)"):
         fetch.fetch("gatemem", str(upstream.folder))
 
 
