@@ -1,17 +1,16 @@
 """Percentile bootstrap over clusters within strata: every statistic and contrast from the same resamples.
 
-Protocol section 3. A *unit* is one row (a query, a case, a reader's paired unit). Units that share a *cluster*
-(a namespace group, a scenario) move together; clusters are resampled with replacement within their *stratum*;
-a *source* mean is a ratio of sums over the resampled clusters, and sources then weigh the same ("macro").
-
-Resampling G clusters with replacement is the same as giving each cluster a multinomial count, so a replicate
-is a row of integer weights and all replicates of all statistics are one matrix product: ``weights @ sums``.
+A *unit* is one row (a query, a case, a reader's paired unit). Units that share a *cluster* (a namespace group, a
+scenario) move together; clusters are resampled with replacement within their *stratum*; a *source* mean is a ratio of
+sums over the resampled clusters, and sources then weigh the same ("macro"). Resampling G clusters with replacement is
+the same as giving each cluster a multinomial count, so a replicate is a row of integer weights, and all replicates of
+all statistics are one matrix product. Methods, "Intervals".
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,26 +20,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from companion.errors import InputError
 
-__all__ = [
-    "DEFAULT_CONFIDENCE",
-    "DEFAULT_REPLICATES",
-    "MACRO",
-    "BootstrapResult",
-    "Resamples",
-    "Resampling",
-    "estimate",
-    "ratio_means",
-    "require_single",
-]
+__all__ = ["MACRO", "BootstrapResult", "Resamples", "Resampling", "estimate", "ratio_means", "require_single"]
 
 DEFAULT_REPLICATES = 10_000
 DEFAULT_CONFIDENCE = 0.95
-MACRO = "macro"
-"""Label of the row that weighs every source the same."""
-
-Method = Literal["percentile", "t"]
 LEAST_REPLICATES = 200
 """Fewer replicates do not settle the ends of a 95% interval: none is given."""
+MACRO = "macro"
+"""Label of the row that weighs every source the same."""
+MOST_REPLICATES = 1_000_000
+"""More would take memory without moving an end."""
+
+Method = Literal["percentile", "t"]
+Array = NDArray[np.float64]
 
 _CHUNK_CELLS = 250_000  # weights held at once: 2 MB as float64, which stays in the processor's cache
 _ONE_SOURCE = "all"
@@ -68,7 +60,17 @@ class Resampling:
     method: Method = "percentile"
 
     def __post_init__(self) -> None:
-        _check_settings(self.seed, self.replicates, self.confidence)
+        for name, least in (("seed", 0), ("replicates", 1)):
+            value = getattr(self, name)
+            whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+            if not whole or value < least:
+                raise InputError(f"bootstrap: {name} is {value!r}; expected a whole number of at least {least}")
+        if self.replicates > MOST_REPLICATES:
+            raise InputError(f"bootstrap: replicates is {self.replicates}; expected at most {MOST_REPLICATES:,}")
+        numeric = isinstance(self.confidence, (int, float, np.integer, np.floating))
+        if not numeric or not 0 < self.confidence < 1:
+            found = repr(self.confidence)
+            raise InputError(f"bootstrap: confidence is {found}; expected a number between 0 and 1, exclusive")
         if self.method not in ("percentile", "t"):
             raise InputError(f"bootstrap: method is {self.method!r}; expected 'percentile' or 't'")
 
@@ -85,6 +87,7 @@ def estimate(
     weight: str | None = None,
     combine: Mapping[str, Mapping[str, float]] | None = None,
     versus: Mapping[str, Any] | None = None,
+    both: bool = False,
     resampling: Resampling | None = None,
 ) -> pd.DataFrame:
     """Estimate means with intervals: one tidy row for each combination of ``by``, source and metric.
@@ -109,6 +112,8 @@ def estimate(
         Linear combinations of metrics, from the same resamples.
     versus : mapping of one column of ``by`` to its reference value, optional
         Estimate every other combination minus the reference instead of the combinations themselves.
+    both : bool
+        With ``versus``: the combinations first, then the differences; the column ``versus`` is missing in the former.
     resampling : Resampling, optional
         Replicates, level, seed and method.
 
@@ -123,14 +128,19 @@ def estimate(
     Raises
     ------
     InputError
-        On unknown columns or references, and on everything that ``ratio_means`` refuses.
+        On unknown columns or references, a unit twice in one combination, and everything that ``ratio_means`` refuses.
 
     See Also
     --------
     Methods, "Intervals".
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"arm": ["a", "a", "b", "b"], "group": ["x", "y"] * 2, "loss": [0.0, 1.0, 0.0, 0.5]})
+    >>> estimate(rows, ["loss"], by=["arm"], source=None, versus={"arm": "a"})["estimate"].item()
+    -0.25
     """
-    how = resampling or Resampling()
-    by = list(by)
+    how, by = resampling or Resampling(), list(by)
     wide, keys, names = _widen(frame, list(metrics), by, unit, [c for c in (cluster, source, stratum, weight) if c])
     terms = _terms(names, by, combine, versus)
     result = ratio_means(
@@ -140,21 +150,17 @@ def estimate(
         sources=keys[source] if source else None,
         weights=keys[weight] if weight else None,
         contrasts={name: parts for name, (_, parts) in terms.items()},
-        replicates=how.replicates,
-        confidence=how.confidence,
-        seed=how.seed,
-        method=how.method,
+        resampling=how,
     )
-    table, labels = result.table, names | {name: label for name, (label, _) in terms.items()}
-    if versus:
-        table = table[table["statistic"].isin([name for name, (label, _) in terms.items() if label[-1]])]
-    elif not source:
-        table = table[table["source"] == MACRO]
-    table = table[table["source"] == MACRO] if not source else table
-    told = pd.DataFrame([labels[name] for name in table["statistic"]], columns=[*by, "metric", "_"], index=table.index)
-    columns = ["source", "estimate", "low", "high", "undefined_replicates", "n_units", "n_clusters"]
-    tidy = pd.concat([told.drop(columns="_"), table[columns]], axis=1).reset_index(drop=True)
-    return _withhold(tidy[[*by, *(["source"] if source else []), "metric", *columns[1:]]], how, result.settings)
+    labels = names | {name: label for name, (label, _) in terms.items()}
+    table = result.table if source else result.table[result.table["source"] == MACRO]
+    told = pd.DataFrame([labels[name] for name in table["statistic"]], columns=[*by, "metric", "versus"])
+    tidy = pd.concat([told, table.drop(columns="statistic").reset_index(drop=True)], axis=1)
+    if versus and not both:
+        tidy = tidy[tidy["versus"].notna()]
+    ends = ["estimate", "low", "high", "undefined_replicates", "n_units", "n_clusters"]
+    columns = [*by, *(["versus"] if both else []), *(["source"] if source else []), "metric", *ends]
+    return _withhold(tidy[columns].reset_index(drop=True), how, result)
 
 
 def _widen(
@@ -165,15 +171,20 @@ def _widen(
     if absent:
         raise InputError(f"estimate: no column {absent[0]!r}; the columns are {', '.join(map(str, frame.columns))}")
     rows = frame.reset_index(drop=True) if unit is None else frame.set_index(unit)
-    units = rows[keys] if unit is None else rows.loc[~rows.index.duplicated(), keys]
+    units = rows.loc[~rows.index.duplicated(), keys]
     parts = rows.groupby(by, sort=False, dropna=False) if by else [((), rows)]
     names: dict[str, tuple[Any, ...]] = {}
     blocks = []
-    for combination, part in parts:
+    for number, (combination, part) in enumerate(parts):
+        if part.index.has_duplicates:
+            twice = part.index[part.index.duplicated()][0]
+            raise InputError(f"estimate: {unit} {twice!r} stands twice in one combination; expected one row for each")
         values = part[metrics].astype("float64").reindex(units.index)
-        values.columns = [f"{len(blocks)}:{metric}" for metric in metrics]
-        names |= {f"{len(blocks)}:{metric}": (*combination, metric, "") for metric in metrics}
+        values.columns = [f"{number}:{metric}" for metric in metrics]
+        names |= {f"{number}:{metric}": (*combination, metric, None) for metric in metrics}
         blocks.append(values)
+    if not blocks:
+        raise InputError("estimate: no rows; expected at least one unit")
     return pd.concat(blocks, axis=1).reset_index(drop=True), units.reset_index(drop=True), names
 
 
@@ -188,60 +199,41 @@ def _terms(
     terms: dict[str, tuple[tuple[Any, ...], dict[str, float]]] = {}
     for combination in dict.fromkeys(label[:-2] for label in names.values()):
         for new, parts in (combine or {}).items():
-            own = {
-                place[*combination, metric]: value for metric, value in parts.items() if (*combination, metric) in place
-            }
+            own = {place[*combination, name]: value for name, value in parts.items() if (*combination, name) in place}
             if len(own) < len(parts):
                 raise InputError(f"estimate: {new!r} combines {', '.join(parts)}; expected some of the metrics")
-            terms[f"{len(terms)}+{new}"] = ((*combination, new, ""), own)
+            terms[f"{len(terms)}+{new}"] = ((*combination, new, None), own)
     if not versus:
         return terms
     ((column, reference),) = versus.items()
-    if column not in by or not any(label[by.index(column)] == reference for label in names.values()):
+    at = by.index(column) if column in by else -1
+    if at < 0 or not any(label[at] == reference for label in names.values()):
         raise InputError(f"estimate: reference {reference!r} is not among the values of {column!r}")
-    at = by.index(column)
     single = {name: (label, {name: 1.0}) for name, label in names.items()} | terms
     base = {label: parts for label, parts in single.values() if label[at] == reference}
     for label, parts in single.values():
         other = base.get((*label[:at], reference, *label[at + 1 :]))
         if label[at] != reference and other is not None:
             minus = parts | {name: -value for name, value in other.items()}
-            terms[f"{len(terms)}-{label[-2]}"] = ((*label[:-1], "versus"), minus)
+            terms[f"{len(terms)}-{label[-2]}"] = ((*label[:-1], reference), minus)
     return terms
 
 
-def _withhold(tidy: pd.DataFrame, how: Resampling, settings: dict[str, Any]) -> pd.DataFrame:
+def _withhold(tidy: pd.DataFrame, how: Resampling, result: BootstrapResult) -> pd.DataFrame:
     """Leave out ends that would not mean anything, and say why."""
-    lone = tidy["n_clusters"] < 2
+    # Where no stratum has two clusters, nothing ever varies, however many strata there are.
+    still = result.settings["n_clusters"] == result.settings["n_strata"]
+    lone = (tidy["n_clusters"] < 2) | still
     few = how.method == "percentile" and how.replicates < LEAST_REPLICATES
     reasons = ["fewer than two groups to resample"] * bool(lone.any())
     reasons += [f"{how.replicates} replicates, fewer than {LEAST_REPLICATES}"] * few
     tidy.loc[lone | few, ["low", "high"]] = np.nan
-    tidy.attrs = {"settings": settings, "no_interval": "; ".join(reasons)}
+    tidy.attrs = {"settings": result.settings, "no_interval": "; ".join(reasons)}
     return tidy
 
 
 def require_single(values: Iterable[Any], what: str) -> Any:
-    """Return the one value that all entries share, and refuse to average over several.
-
-    Parameters
-    ----------
-    values : iterable
-        Labels of the rows about to be averaged, e.g. their population or their reader.
-    what : str
-        Singular noun for the message, e.g. ``"population"``.
-
-    Returns
-    -------
-    Any
-        The shared value.
-
-    Raises
-    ------
-    InputError
-        If a value is missing, if there is none, or if there are two or more (Protocol section 3: populations
-        and readers are never pooled).
-    """
+    """Return the one value that all rows share (their population, their reader); refuse to average over several."""
     series = pd.Series(list(values), dtype=object)
     if series.isna().any():
         raise InputError(f"{what}: row {int(series.isna().argmax())} states none; expected one {what} for all rows")
@@ -258,29 +250,9 @@ def require_single(values: Iterable[Any], what: str) -> Any:
 class Resamples:
     """Cluster weights of every replicate, generated on demand and always the same for the same settings.
 
-    Parameters
-    ----------
-    seed : int
-        Non-negative seed.
-    replicates : int
-        Number of replicates, at least 1.
-    confidence : float
-        Confidence level strictly between 0 and 1 that intervals made from these resamples use by default.
-    sizes : tuple of int
-        Number of clusters in each stratum, in the order of the weight columns.
-    names : tuple of str
-        Name of each stratum; by default its position.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
-
-    Notes
-    -----
-    Each stratum draws from its own stream, keyed by the checksum of its name and the seed. So the weights of a
-    stratum depend neither on the size of the chunks, nor on how many statistics are computed, nor on which other
-    strata and sources there are: the row of a source stays the same when another source joins.
+    ``sizes`` has the number of clusters of each stratum in the order of the weight columns, ``names`` their names (by
+    default positions). Each stratum draws from its own stream, keyed by the checksum of its name and the seed: its
+    weights depend neither on the size of the chunks, nor on how many statistics are computed, nor on other strata.
     """
 
     seed: int
@@ -290,7 +262,7 @@ class Resamples:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_settings(self.seed, self.replicates, self.confidence)
+        Resampling(self.replicates, self.confidence, self.seed)
         if not self.sizes or min(self.sizes) < 1:
             raise InputError(f"bootstrap: cluster counts per stratum are {self.sizes}; expected at least 1 in each")
         if not self.names:
@@ -304,18 +276,7 @@ class Resamples:
         return int(sum(self.sizes))
 
     def chunks(self, rows: int | None = None) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield ``(first replicate, weights)`` in order.
-
-        Parameters
-        ----------
-        rows : int, optional
-            Replicates per chunk; by default what keeps a chunk near 2 MB.
-
-        Yields
-        ------
-        tuple of (int, ndarray of int64, shape (rows, n_clusters))
-            How often each cluster is drawn; within a stratum of n clusters every row sums to n.
-        """
+        """Yield ``(first replicate, weights)``: how often each cluster is drawn, int64, shape (rows, n_clusters)."""
         rows = max(1, _CHUNK_CELLS // self.n_clusters) if rows is None else rows
         generators = [np.random.default_rng([zlib.crc32(name.encode()), self.seed]) for name in self.names]
         for start in range(0, self.replicates, rows):
@@ -341,12 +302,12 @@ class _Sums:
 
     names: tuple[str, ...]
     contrasts: dict[str, dict[str, float]]
-    sums: NDArray[np.float64]
-    counts: NDArray[np.float64]
-    units: NDArray[np.float64]
+    sums: Array
+    counts: Array
+    units: Array
     strata: NDArray[np.int64]
     sources: dict[str, slice]
-    pattern: NDArray[np.float64]
+    pattern: Array
     pattern_of: NDArray[np.intp]
 
     @property
@@ -363,7 +324,7 @@ class _Sums:
     def n_rows(self) -> int:
         return self.places[MACRO] + 1
 
-    def means(self, weights: NDArray[Any]) -> NDArray[np.float64]:
+    def means(self, weights: NDArray[Any]) -> Array:
         """Source means, macro means and their contrasts; shape (rows, labels, rows of weights)."""
         out = np.empty((self.n_rows, len(self.labels), len(weights)))
         dense = np.asarray(weights, dtype=np.float64)
@@ -375,7 +336,7 @@ class _Sums:
         self._finish(out)
         return out
 
-    def influences(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
+    def influences(self, estimates: Array) -> Array:
         """Linearised cluster contributions; shape (rows, labels, clusters), 0 outside a source."""
         out = np.zeros((self.n_rows, len(self.labels), len(self.sums)))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -386,7 +347,7 @@ class _Sums:
         self._finish(out)
         return out
 
-    def _finish(self, out: NDArray[np.float64]) -> None:
+    def _finish(self, out: Array) -> None:
         """Fill in the macro row and the contrasts."""
         if len(self.sources) > 1:
             out[-1, : len(self.names)] = out[:-1, : len(self.names)].mean(axis=0)
@@ -398,82 +359,27 @@ class _Sums:
 
 @dataclass(frozen=True, eq=False)
 class BootstrapResult:
-    """Estimates with intervals, and the means to get any replicate back.
+    """Estimates with intervals, and the replicates where they were kept.
 
-    Attributes
-    ----------
-    table : DataFrame
-        One row per statistic or contrast and source, then one with source "macro": ``statistic``, ``source``
-        (str), ``estimate``, ``low``, ``high`` (float64, NaN = undefined), ``undefined_replicates`` (int64: how
-        many replicates had no defined value and so do not inform the interval), ``n_units`` (units with a defined
-        value; for a contrast, with any of its parts defined), ``n_clusters`` (clusters holding such units).
-    settings : dict
-        seed, replicates, confidence, method, n_units, n_unevaluable, n_clusters, n_strata, n_sources.
-    resamples : Resamples
-        The weights behind the replicates.
+    ``table`` has one row per statistic or contrast and source, then one with source "macro": ``statistic``, ``source``,
+    ``estimate``, ``low``, ``high`` (NaN = undefined), ``undefined_replicates``, ``n_units`` (units with a defined
+    value; for a contrast, with any of its parts defined), ``n_clusters`` (clusters that hold such units).
     """
 
     table: pd.DataFrame
     settings: dict[str, Any]
     resamples: Resamples
     _sums: _Sums = field(repr=False)
-    _kept: NDArray[np.float64] | None = field(default=None, repr=False)
+    _kept: Array | None = field(default=None, repr=False)
 
-    def replicates(self, statistic: str, source: str = MACRO) -> NDArray[np.float64]:
-        """Return the replicates of one statistic or contrast.
-
-        Parameters
-        ----------
-        statistic : str
-            A statistic or contrast name.
-        source : str
-            A source, or "macro".
-
-        Returns
-        -------
-        ndarray of float64, shape (replicates,)
-            In replicate order, NaN where undefined. Without ``keep_replicates`` they are computed again from
-            the same weights (equal up to rounding in the last digit).
-
-        Raises
-        ------
-        InputError
-            If the name or the source is unknown.
-        """
-        places = self._sums.places
-        label = _position(self._sums.labels, statistic, "statistic")
-        if source not in places and (self.table["source"] == source).any():
+    def replicates(self, statistic: str, source: str = MACRO) -> Array:
+        """Return the replicates of one statistic or contrast in order, NaN where undefined."""
+        self.row(statistic, source)
+        if self._kept is None:
+            raise InputError("bootstrap: the replicates were not kept (keep_replicates=True)")
+        if source not in self._sums.places:
             return np.full(self.resamples.replicates, np.nan)  # a source without a single evaluable unit
-        _position(list(places), source, "source")
-        kept = _replicate(self._sums, self.resamples) if self._kept is None else self._kept
-        return kept[places[source], label].copy()
-
-    def replicate_quantiles(self, statistic: str, probs: ArrayLike, source: str = MACRO) -> NDArray[np.float64]:
-        """Return quantiles of the defined replicates, e.g. for a slider over confidence levels.
-
-        Parameters
-        ----------
-        statistic, source : str
-            As for `replicates`.
-        probs : array-like of float
-            Probabilities in [0, 1].
-
-        Returns
-        -------
-        ndarray of float64
-            Same shape as ``probs``; NaN if no replicate is defined.
-
-        Raises
-        ------
-        InputError
-            If a probability lies outside [0, 1], or a name is unknown.
-        """
-        wanted = np.asarray(probs, dtype=np.float64)
-        if not ((wanted >= 0) & (wanted <= 1)).all():
-            raise InputError(f"quantiles: probabilities {wanted.tolist()}; expected numbers between 0 and 1")
-        values = self.replicates(statistic, source)
-        values = values[~np.isnan(values)]
-        return np.quantile(values, wanted) if values.size else np.full(wanted.shape, np.nan)
+        return self._kept[self._sums.places[source], self._sums.labels.index(statistic)].copy()
 
     def row(self, statistic: str, source: str = MACRO) -> pd.Series:
         """Return the row of ``table`` for one statistic and source; `InputError` if there is none."""
@@ -491,66 +397,21 @@ def ratio_means(
     sources: ArrayLike | pd.Series | None = None,
     contrasts: Mapping[str, Mapping[str, float]] | None = None,
     weights: ArrayLike | pd.Series | None = None,
-    replicates: int = DEFAULT_REPLICATES,
-    confidence: float = DEFAULT_CONFIDENCE,
-    seed: int = 0,
-    method: Method = "percentile",
+    resampling: Resampling | None = None,
     keep_replicates: bool = False,
     split_clusters: bool = False,
+    **settings: Any,
 ) -> BootstrapResult:
-    """Estimate means with clustered, stratified intervals (Protocol section 3).
+    """Estimate the mean of every column with clustered, stratified intervals: the engine of `estimate`.
 
-    Parameters
-    ----------
-    values : DataFrame or array-like, shape (units, statistics)
-        One row per unit; NaN or ``<NA>`` is undefined and counts neither as a value nor as a unit. An array gets
-        the column names "0", "1", ... A unit with every statistic undefined is not evaluable: it is left out
-        before clusters are formed, and counted in ``settings["n_unevaluable"]``.
-    clusters : array-like, shape (units,)
-        What is resampled. A cluster is identified by source, stratum and this label together.
-    strata : array-like, shape (units,), optional
-        Within what clusters are resampled, inside each source. Default: one stratum per source.
-    sources : array-like, shape (units,), optional
-        Sources weigh the same in the "macro" row. Default: one source, "all".
-    contrasts : mapping of name to {statistic: coefficient}, optional
-        Linear combinations, from the same resamples. For two paired arms the difference of their means is the
-        mean of the paired differences when both are defined for the same units.
-    weights : array-like, shape (units,), optional
-        Number of queries that a unit stands for, where units are means already. Default: 1 each.
-    replicates, confidence, seed : int, float, int
-        Number of replicates (>= 1), level in (0, 1), non-negative seed.
-    method : {"percentile", "t"}
-        "percentile": quantiles (linear interpolation) of the defined replicates. "t": estimate plus or minus a
-        Student t quantile times the linearised standard error of a stratified cluster sample, with
-        clusters - strata degrees of freedom (undefined if that is 0). It corrects for few clusters, which the
-        percentile interval does not.
-    keep_replicates : bool
-        Hold the replicates in the result. Without it they are computed again when asked for.
-    split_clusters : bool
-        Accept a cluster label found in several strata of one source, as one cluster in each. Otherwise refused,
-        since its units would no longer move together.
-
-    Returns
-    -------
-    BootstrapResult
-        The table, the settings and access to replicates.
-
-    Raises
-    ------
-    InputError
-        On settings out of range, infinite or non-numeric values, missing labels, lengths that differ, repeated
-        statistic names, contrasts of unknown statistics, no units, or a cluster that spans strata.
-
-    Notes
-    -----
-    Within a replicate a source mean is the sum of the defined values over the resampled clusters divided by
-    their number. It is undefined when there are none. The macro mean is undefined whenever any source with
-    evaluable units is undefined: a mean over fewer sources is another quantity. Undefined replicates are
-    counted in the table, and the interval is taken over the defined ones.
+    A column is a statistic, a row a unit. A cluster is identified by source, stratum and its label together; one found
+    in several strata of a source is refused, unless ``split_clusters`` takes it as one cluster in each. A unit with
+    every statistic undefined is left out before clusters are formed. Within a replicate a source mean is the sum of
+    the defined values over the resampled clusters divided by their number, and undefined when there are none; the
+    macro mean is undefined whenever any source with evaluable units is: a mean over fewer sources is another quantity.
+    Percentile intervals are over the defined replicates; the t interval has clusters - strata degrees of freedom.
     """
-    _check_settings(seed, replicates, confidence)
-    if method not in ("percentile", "t"):
-        raise InputError(f"bootstrap: method is {method!r}; expected 'percentile' or 't'")
+    how = resampling or Resampling(**settings)
     data = _as_values(values)
     terms = _as_contrasts(contrasts, list(data.columns))
     keys = _as_keys(len(data), clusters, strata, sources, split_clusters)
@@ -559,36 +420,28 @@ def ratio_means(
     used = evaluable if evaluable.any() else ~evaluable
     sums, sizes = _reduce(data[used], keys[used], terms, _as_weights(len(data), weights)[used])
     settings = {
-        "seed": int(seed),
-        "replicates": int(replicates),
-        "confidence": float(confidence),
-        "method": method,
+        "seed": int(how.seed),
+        "replicates": int(how.replicates),
+        "confidence": float(how.confidence),
+        "method": how.method,
         "n_units": int(evaluable.sum()),
         "n_unevaluable": int((~evaluable).sum()),
         "n_clusters": sum(sizes.values()),
         "n_strata": len(sizes),
         "n_sources": len(sums.sources),
     }
-    resamples = Resamples(int(seed), int(replicates), float(confidence), tuple(sizes.values()), tuple(sizes))
-    drawn = _replicate(sums, resamples)
+    resamples = Resamples(int(how.seed), int(how.replicates), how.confidence, tuple(sizes.values()), tuple(sizes))
+    drawn = np.empty((sums.n_rows, len(sums.labels), resamples.replicates))
+    for start, part in resamples.chunks():
+        drawn[:, :, start : start + len(part)] = sums.means(part)
     undefined = np.isnan(drawn).sum(axis=-1)
     estimates = sums.means(np.ones((1, len(sums.sums))))[:, :, 0]
-    if method == "percentile":
-        ends = _percentile(drawn.copy() if keep_replicates else drawn, confidence)
+    if how.method == "percentile":
+        ends = _percentile(drawn.copy() if keep_replicates else drawn, how.confidence)
     else:
-        ends = _student(sums, estimates, confidence)
-    table = _tabulate(sums, estimates, ends, undefined, keys["source"].unique(), replicates)
+        ends = _student(sums, estimates, how.confidence)
+    table = _tabulate(sums, estimates, ends, undefined, sorted(keys["source"].unique()), how.replicates)
     return BootstrapResult(table, settings, resamples, sums, drawn if keep_replicates else None)
-
-
-def _check_settings(seed: Any, replicates: Any, confidence: Any) -> None:
-    for name, value, least in (("seed", seed, 0), ("replicates", replicates, 1)):
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
-        if not whole or value < least:
-            raise InputError(f"bootstrap: {name} is {value!r}; expected a whole number of at least {least}")
-    numeric = isinstance(confidence, (int, float, np.integer, np.floating))
-    if not numeric or not 0 < confidence < 1:
-        raise InputError(f"bootstrap: confidence is {confidence!r}; expected a number between 0 and 1, exclusive")
 
 
 def _as_values(values: pd.DataFrame | ArrayLike) -> pd.DataFrame:
@@ -670,7 +523,7 @@ def _as_labels(n: int, labels: ArrayLike | pd.Series | None, what: str) -> pd.Se
     return series.map(str)
 
 
-def _as_weights(n: int, weights: ArrayLike | pd.Series | None) -> NDArray[np.float64]:
+def _as_weights(n: int, weights: ArrayLike | pd.Series | None) -> Array:
     if weights is None:
         return np.ones(n)
     given = np.asarray(weights, dtype=np.float64)
@@ -680,7 +533,7 @@ def _as_weights(n: int, weights: ArrayLike | pd.Series | None) -> NDArray[np.flo
 
 
 def _reduce(
-    data: pd.DataFrame, keys: pd.DataFrame, contrasts: dict[str, dict[str, float]], weights: NDArray[np.float64]
+    data: pd.DataFrame, keys: pd.DataFrame, contrasts: dict[str, dict[str, float]], weights: Array
 ) -> tuple[_Sums, dict[str, int]]:
     """Sum units within clusters; return the sums and the number of clusters of each named stratum."""
     by = [keys["source"], keys["stratum"], keys["cluster"]]
@@ -719,15 +572,7 @@ def _any_part(defined: pd.DataFrame, contrasts: dict[str, dict[str, float]]) -> 
     return pd.concat([defined, pd.DataFrame(extra, index=defined.index)], axis=1)
 
 
-def _replicate(sums: _Sums, resamples: Resamples) -> NDArray[np.float64]:
-    """Every replicate of every label; shape (rows, labels, replicates)."""
-    out = np.empty((sums.n_rows, len(sums.labels), resamples.replicates))
-    for start, weights in resamples.chunks():
-        out[:, :, start : start + len(weights)] = sums.means(weights)
-    return out
-
-
-def _percentile(drawn: NDArray[np.float64], confidence: float) -> NDArray[np.float64]:
+def _percentile(drawn: Array, confidence: float) -> Array:
     """Take the ends of the percentile interval over defined replicates; shape (2, rows, labels)."""
     tail = (1 - confidence) / 2
     probs = (tail, 1 - tail)
@@ -741,7 +586,7 @@ def _percentile(drawn: NDArray[np.float64], confidence: float) -> NDArray[np.flo
     return ends
 
 
-def _student(sums: _Sums, estimates: NDArray[np.float64], confidence: float) -> NDArray[np.float64]:
+def _student(sums: _Sums, estimates: Array, confidence: float) -> Array:
     """Take the ends of the t interval of a stratified cluster sample; shape (2, rows, labels)."""
     from scipy import stats
 
@@ -760,18 +605,17 @@ def _student(sums: _Sums, estimates: NDArray[np.float64], confidence: float) -> 
 
 def _tabulate(
     sums: _Sums,
-    estimates: NDArray[np.float64],
-    ends: NDArray[np.float64],
+    estimates: Array,
+    ends: Array,
     undefined: NDArray[np.intp],
-    given_sources: Iterable[Hashable],
+    names: list[str],
     replicates: int,
 ) -> pd.DataFrame:
     """Lay the results out as one row per label and source, sources in sorted order and "macro" last."""
     at = sums.places
-    names = [*sorted(str(name) for name in given_sources), MACRO]
     rows = []
     for label, statistic in enumerate(sums.labels):
-        for source in names:
+        for source in [*names, MACRO]:
             if source not in at:  # every unit of this source is unevaluable
                 rows.append((statistic, source, np.nan, np.nan, np.nan, replicates, 0, 0))
                 continue
@@ -785,9 +629,3 @@ def _tabulate(
             rows.append((statistic, source, estimate, low, high, *counts))
     columns = ["statistic", "source", "estimate", "low", "high", "undefined_replicates", "n_units", "n_clusters"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def _position(names: Sequence[str], name: str, what: str) -> int:
-    if name not in names:
-        raise InputError(f"bootstrap: {what} {name!r} is unknown; expected one of {', '.join(names)}")
-    return list(names).index(name)

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from companion.bootstrap import (
     DEFAULT_CONFIDENCE,
     DEFAULT_REPLICATES,
-    MACRO,
-    BootstrapResult,
-    Method,
+    Resampling,
+    estimate,
     ratio_means,
     require_single,
 )
@@ -188,10 +187,8 @@ def selectivity_gap(outcomes: pd.DataFrame, reader: str | None = None) -> float:
 def summarise(
     outcomes: pd.DataFrame,
     stratify: Stratify = "axis",
-    replicates: int = DEFAULT_REPLICATES,
-    confidence: float = DEFAULT_CONFIDENCE,
-    seed: int = 0,
-    method: Method = "percentile",
+    resampling: Resampling | None = None,
+    **settings: Any,
 ) -> pd.DataFrame:
     """Estimate every cell effect and the gap of each reader, with scenario-bootstrap intervals.
 
@@ -201,10 +198,8 @@ def summarise(
         See `validate_outcomes`.
     stratify : {"axis", "none"}
         Resample scenarios within their governing axis (Protocol section 3), or all together.
-    replicates, confidence, seed : int, float, int
-        As in `companion.bootstrap.ratio_means`. Every reader sees the same resampled scenarios.
-    method : {"percentile", "t"}
-        The published percentile interval, or Student's t over the same scenarios, which corrects for their number.
+    resampling : Resampling, optional
+        Replicates, level, seed and method. Every reader sees the same resampled scenarios.
 
     Returns
     -------
@@ -220,22 +215,22 @@ def summarise(
         If the outcomes or the settings are refused.
     """
     _check_stratify(stratify)
-    rows = []
+    how = resampling or Resampling(**settings)
     effects = unit_effects(outcomes)
-    for reader, part in _by_reader(effects):
-        result = _resample(part, stratify, replicates=replicates, confidence=confidence, seed=seed, method=method)
-        table = result.table[result.table["source"] == MACRO]
-        rows.append(table.assign(reader=reader, contrast=CONTRAST))
-    summary = pd.concat(rows, ignore_index=True).rename(columns={"statistic": "metric", "n_units": "n"})
+    parts = [_estimate(part, stratify, how) for _, part in _by_reader(effects)]
+    summary = pd.concat(parts, ignore_index=True).rename(columns={"n_units": "n"}).assign(contrast=CONTRAST)
     summary = summary[["reader", "contrast", "metric", "estimate", "low", "high", "n"]]
-    summary.attrs["settings"] = {
-        "seed": int(seed),
-        "replicates": int(replicates),
-        "confidence": float(confidence),
-        "stratify": stratify,
-        "method": method,
-        "n_scenarios": int(effects["scenario"].nunique()),
-        "lone_axes": _lone_axes(effects) if stratify == "axis" else [],
+    summary.attrs = {
+        "settings": {
+            "seed": int(how.seed),
+            "replicates": int(how.replicates),
+            "confidence": float(how.confidence),
+            "stratify": stratify,
+            "method": how.method,
+            "n_scenarios": int(effects["scenario"].nunique()),
+            "lone_axes": _lone_axes(effects) if stratify == "axis" else [],
+        },
+        "no_interval": parts[0].attrs["no_interval"],
     }
     return summary
 
@@ -267,8 +262,8 @@ def interval_levels(
     levels: Iterable[int],
     metric: str = GAP,
     stratify: Stratify = "axis",
-    replicates: int = DEFAULT_REPLICATES,
-    seed: int = 0,
+    resampling: Resampling | None = None,
+    **settings: Any,
 ) -> pd.DataFrame:
     """Give each reader's interval at many confidence levels from the same replicates, for a slider.
 
@@ -280,7 +275,7 @@ def interval_levels(
         Confidence levels in whole per cent, each between 1 and 99.
     metric : str
         One of ``METRICS``.
-    stratify, replicates, seed
+    stratify, resampling
         As in `summarise`; at a level given there the ends are the same.
 
     Returns
@@ -299,25 +294,41 @@ def interval_levels(
         raise InputError(f"metric {metric!r}; expected one of {', '.join(METRICS)}")
     if ((wanted < 1) | (wanted > 99)).any():
         raise InputError("confidence levels; expected whole per cent between 1 and 99")
+    how = resampling or Resampling(**settings)
     tails = (1 - wanted / 100) / 2
     rows = []
     for reader, part in _by_reader(unit_effects(outcomes)):
-        result = _resample(part, stratify, replicates=replicates, seed=seed, keep_replicates=True)
-        low, high = (result.replicate_quantiles(metric, probs) for probs in (tails, 1 - tails))
-        estimate = float(result.row(metric)["estimate"])
-        rows.append(pd.DataFrame({"reader": reader, "metric": metric, "level": wanted, "estimate": estimate}))
-        rows[-1] = rows[-1].assign(low=low, high=high)
+        drawn = ratio_means(
+            _wide(part),
+            clusters=part["scenario"],
+            strata=part["axis"] if stratify == "axis" else None,
+            contrasts={GAP: _GAP_TERMS},
+            resampling=how,
+            keep_replicates=True,
+        )
+        values = drawn.replicates(metric)
+        low, high = np.quantile(values, tails), np.quantile(values, 1 - tails)
+        told = {"reader": reader, "metric": metric, "level": wanted, "estimate": float(drawn.row(metric)["estimate"])}
+        rows.append(pd.DataFrame(told | {"low": low, "high": high}))
     return pd.concat(rows, ignore_index=True)
 
 
-def _resample(part: pd.DataFrame, stratify: Stratify, **settings: Any) -> BootstrapResult:
+def _wide(part: pd.DataFrame) -> pd.DataFrame:
+    """One column for each cell: a unit has its effect in its own cell, and is undefined in the others."""
+    return pd.DataFrame({cell: part["effect"].where(part["cell"] == cell) for cell in CELLS})
+
+
+def _estimate(part: pd.DataFrame, stratify: Stratify, how: Resampling) -> pd.DataFrame:
     """Resample the scenarios of one reader: all cells and the gap from the same draws."""
-    return ratio_means(
-        pd.DataFrame({cell: part["effect"].where(part["cell"] == cell) for cell in CELLS}),
-        clusters=part["scenario"],
-        strata=part["axis"] if stratify == "axis" else None,
-        contrasts={GAP: _GAP_TERMS},
-        **settings,
+    return estimate(
+        pd.concat([part[["reader", "scenario", "axis"]], _wide(part)], axis=1),
+        CELLS,
+        by=["reader"],
+        cluster="scenario",
+        source=None,
+        stratum="axis" if stratify == "axis" else None,
+        combine={GAP: _GAP_TERMS},
+        resampling=how,
     )
 
 

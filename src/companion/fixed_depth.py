@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from companion.bootstrap import DEFAULT_CONFIDENCE, DEFAULT_REPLICATES, MACRO, ratio_means
+from companion.bootstrap import Resampling, estimate
 from companion.errors import InputError
-from companion.scoring import PairLabels, label_ranked
+from companion.labels import PairLabels
+from companion.scoring import profile
 from companion.tables import Records
 
 KINDS = ("privacy", "safety")
@@ -23,8 +24,6 @@ DEPTHS = (5, 10, 20)
 
 METRICS = ("known_violation", "protected", "wrong_scope", "lower_bound", "upper_bound")
 """Summarised quantities: three shares of queries, and the mean bounds on the violating share of the top k."""
-
-_COUNTED = ("known_violations", "protected_count", "wrong_scope_count", "unresolved")
 
 
 def kinds_of(queries: pd.DataFrame) -> pd.Series:
@@ -53,13 +52,17 @@ def fixed_depth_exposure(
     chosen = records.queries[kind.isin(list(kinds)).to_numpy(dtype=bool)]
     if chosen.empty:
         raise InputError(f"fixed depth: no query is of kind {' or '.join(kinds)}; found {_listed(kind)}")
-    rows = rankings[rankings["query_id"].isin(chosen["query_id"]) & rankings["arm"].isin(names)]
-    counted = _count(label_ranked(records, rows[rows["rank"] <= max(wanted)]))
-    keys = [names, list(chosen["query_id"])]
-    parts = [_at_depth(counted, depth, keys) for depth in wanted]
-    table = pd.concat(parts).reset_index().merge(_described(records, chosen, kind), on="query_id", how="left")
-    order = pd.MultiIndex.from_product([*keys, wanted], names=["arm", "query_id", "depth"])
-    table = table.set_index(["arm", "query_id", "depth"]).loc[order].reset_index()
+    asked = list(chosen["query_id"])
+    parts = [_at_depth(records, depth, names, asked) for depth in wanted]
+    table = pd.concat(parts).merge(_described(records, chosen, kind), on="query_id", how="left")
+    place = {name: number for number, name in enumerate(asked)}
+    table = table.sort_values(
+        ["arm", "query_id", "depth"],
+        key=lambda column: column.map({"arm": {n: i for i, n in enumerate(names)}, "query_id": place}[column.name])
+        if column.name != "depth"
+        else column,
+        ignore_index=True,
+    )
     leading = ["arm", "query_id", "source", "group", "kind", "depth"]
     return table[[*leading, *(column for column in table if column not in leading)]]
 
@@ -69,9 +72,8 @@ def summarise_fixed_depth(
     *,
     reference: str | None = None,
     metrics: Sequence[str] = METRICS,
-    replicates: int = DEFAULT_REPLICATES,
-    confidence: float = DEFAULT_CONFIDENCE,
-    seed: int = 0,
+    resampling: Resampling | None = None,
+    **settings: Any,
 ) -> pd.DataFrame:
     """Average fixed-depth exposure by route and source, with intervals from resampled groups."""
     arms = list(pd.unique(per_query["arm"]))
@@ -80,12 +82,14 @@ def summarise_fixed_depth(
     unknown = [metric for metric in metrics if metric not in METRICS]
     if unknown:
         raise InputError(f"fixed depth: unknown metric {unknown[0]!r}; expected some of {', '.join(METRICS)}")
-    settings: dict[str, Any] = {"replicates": replicates, "confidence": confidence, "seed": seed}
-    parts = [
-        _one_mean(rows, str(kind), metric, reference, settings)
-        for kind, rows in per_query.groupby("kind", sort=False)
-        for metric in metrics
-    ]
+    parts = []
+    for kind, rows in per_query.groupby("kind", sort=False):
+        versus = None if reference is None else {"arm": reference}
+        part = estimate(
+            rows, metrics, by=["arm", "depth"], unit="query_id", versus=versus, both=True,
+            resampling=resampling or Resampling(**settings),
+        )  # fmt: skip
+        parts.append(part.assign(kind=kind).rename(columns={"versus": "reference", "n_units": "n"}))
     table = pd.concat(parts, ignore_index=True)
     ranks = {name: place for place, name in enumerate(arms)}
     return table.sort_values(
@@ -119,42 +123,19 @@ def _listed(kind: pd.Series) -> str:
     return ", ".join(sorted(kind.dropna().unique())) or "no kinds"
 
 
-def _count(labelled: pd.DataFrame) -> pd.DataFrame:
-    """Reduce labelled rows to what is counted, one flag per row."""
-
-    def known_zero(column: str) -> pd.Series:
-        # A missing value is unresolved, which is not a known 0: that is what this fill says.
-        return labelled[column].eq(False).fillna(False).astype(bool)
-
-    return pd.DataFrame(
-        {
-            "arm": labelled["arm"],
-            "query_id": labelled["query_id"],
-            "rank": labelled["rank"],
-            "width": 1,
-            "known_violations": known_zero("admissible"),
-            "protected_count": known_zero("policy") | known_zero("lifecycle"),
-            "wrong_scope_count": known_zero("scope"),
-            "unresolved": labelled["admissible"].isna(),
-        }
+def _at_depth(records: Records, depth: int, names: list[str], queries: list[str]) -> pd.DataFrame:
+    every = profile(records, depth, arms=names, queries=queries)
+    protected = profile(records, depth, arms=names, queries=queries, axes=("policy", "lifecycle"))["violation_count"]
+    table = every[["arm", "query_id", "lower_bound", "upper_bound"]].assign(
+        depth=depth,
+        width=every["items"],
+        known_violations=every["violation_count"],
+        protected_count=protected,
+        wrong_scope_count=(every["wrong_scope"] * every["items"]).round().astype("int64"),
+        unresolved=every["unresolved_count"],
     )
-
-
-def _at_depth(counted: pd.DataFrame, depth: int, keys: list[list[str]]) -> pd.DataFrame:
-    columns = ["width", *_COUNTED]
-    sums = counted[counted["rank"] <= depth].groupby(["arm", "query_id"])[columns].sum()
-    every = pd.MultiIndex.from_product(keys, names=["arm", "query_id"])
-    table = sums.reindex(every, fill_value=0).astype("int64")
-    for flag, count in (
-        ("known_violation", "known_violations"),
-        ("protected", "protected_count"),
-        ("wrong_scope", "wrong_scope_count"),
-    ):
-        table[flag] = table[count] > 0
-    width = np.maximum(table["width"], 1)
-    table["lower_bound"] = table["known_violations"] / width
-    table["upper_bound"] = (table["known_violations"] + table["unresolved"]) / width
-    return table.assign(depth=depth)
+    flags = {"known_violation": "known_violations", "protected": "protected_count", "wrong_scope": "wrong_scope_count"}
+    return table.assign(**{flag: table[count] > 0 for flag, count in flags.items()})
 
 
 def _described(records: Records, chosen: pd.DataFrame, kind: pd.Series) -> pd.DataFrame:
@@ -168,44 +149,3 @@ def _described(records: Records, chosen: pd.DataFrame, kind: pd.Series) -> pd.Da
             protected |= pairs.listed[axis].eq(False).fillna(False).to_numpy(dtype=bool)
     known = pairs.queries[np.unique(pairs.keys[protected] // max(1, len(pairs.memories)))]
     return described.assign(protected_known=described["query_id"].isin(known))
-
-
-def _one_mean(
-    rows: pd.DataFrame, kind: str, metric: str, reference: str | None, settings: dict[str, Any]
-) -> pd.DataFrame:
-    # pivot, not pivot_table: two rows for one key must fail, not be averaged.
-    wide = rows.pivot(index="query_id", columns=["arm", "depth"], values=metric).astype("float64")
-    columns = list(wide.columns.to_frame(index=False).itertuples(index=False, name=None))
-    of_query = rows.drop_duplicates("query_id").set_index("query_id").loc[wide.index]
-    # Statistics are numbered: an arm's name may hold any character, a separator included.
-    wide.columns = pd.Index([str(place) for place in range(len(columns))])
-    differences = {}
-    if reference is not None:
-        base = {depth: str(columns.index((reference, depth))) for depth in rows["depth"].unique()}
-        differences = {
-            f"-{place}": {str(place): 1.0, base[depth]: -1.0}
-            for place, (arm, depth) in enumerate(columns)
-            if arm != reference
-        }
-    result = ratio_means(
-        wide, clusters=of_query["group"], sources=of_query["source"], contrasts=differences, **settings
-    ).table
-    place = result["statistic"].str.lstrip("-").astype(int)
-    counts = of_query["source"].value_counts()
-    return pd.DataFrame(
-        {
-            "arm": pd.Series([columns[at][0] for at in place], dtype="str"),
-            "reference": pd.Series([reference] * len(result), dtype="str").where(
-                result["statistic"].str.startswith("-")
-            ),
-            "kind": kind,
-            "depth": [int(columns[at][1]) for at in place],
-            "metric": metric,
-            "source": result["source"],
-            "estimate": result["estimate"],
-            "low": result["low"],
-            "high": result["high"],
-            "n": [len(of_query) if source == MACRO else int(counts[source]) for source in result["source"]],
-            "undefined_replicates": result["undefined_replicates"],
-        }
-    )

@@ -1,4 +1,4 @@
-"""Three-valued admissibility on pandas' nullable booleans (protocol, section 1).
+"""Three-valued admissibility on pandas' nullable booleans. Methods, "Three-valued logic".
 
 ``<NA>`` is *unresolved*: nothing released settles the question. pandas' ``&``, ``|`` and ``~`` on nullable
 booleans follow strong Kleene logic, so this module adds only names, checks and the lifecycle rule. Every function
@@ -155,38 +155,18 @@ def exclusion_reasons(scope: Any, policy: Any, lifecycle: Any) -> Any:
     return reasons
 
 
+def conjuncts(axes: Sequence[str] = AXES, family: str = "admissibility") -> tuple[str, ...]:
+    """Name the label columns whose conjunction is the status of a family; unknown axes and families are refused."""
+    return (*(("relevant",) if check_family(family) == "non_usable" else ()), *check_axes(axes))
+
+
 def status(labels: pd.DataFrame, axes: Sequence[str] = AXES, family: str = "admissibility") -> pd.Series:
-    """Combine label columns into the status of a family.
-
-    Parameters
-    ----------
-    labels : DataFrame, shape (n, any)
-        Boolean columns named by ``axes``, and ``relevant`` for the family ``non_usable``.
-    axes : sequence of str
-        A non-empty subset of ``AXES``.
-    family : {"admissibility", "non_usable"}
-
-    Returns
-    -------
-    Series of dtype boolean, shape (n,)
-
-    Raises
-    ------
-    InputError
-        For an unknown family or axis.
-    """
-    names = [*(("relevant",) if check_family(family) == "non_usable" else ()), *check_axes(axes)]
-    return conjunction([labels[name] for name in names])
+    """Combine label columns into the status of a family: boolean, <NA> where unresolved."""
+    return conjunction([labels[name] for name in conjuncts(axes, family)])
 
 
 def check_axes(axes: Sequence[str]) -> tuple[str, ...]:
-    """Return the axes in their standard order.
-
-    Raises
-    ------
-    InputError
-        If there is none, or one that does not exist.
-    """
+    """Return the axes in their standard order; none, or one that does not exist, is refused."""
     unknown = [axis for axis in axes if axis not in AXES]
     if unknown or not len(axes):
         raise InputError(
@@ -196,13 +176,7 @@ def check_axes(axes: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_family(family: str) -> str:
-    """Return the family's name.
-
-    Raises
-    ------
-    InputError
-        If it is not one of ``FAMILIES``.
-    """
+    """Return the family's name; another one than those in ``FAMILIES`` is refused."""
     if family not in FAMILIES:
         raise InputError(f"family {family}: expected {' or '.join(FAMILIES)}")
     return family

@@ -86,6 +86,12 @@ def validate(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> pd.
     return table
 
 
+def is_canonical(df: pd.DataFrame, name: str) -> bool:
+    """Tell from names and dtypes whether a table has the form that `validate` gives it."""
+    columns = [column for column in schema_of(name).columns if column.required or column.add or column.name in df]
+    return all(column.name in df and df[column.name].dtype == column.dtype for column in columns)
+
+
 def find_problems(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> list[Problem]:
     """List everything that is wrong with a table, and what looks odd.
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from companion.errors import InputError
-from companion.tables.checks import examine, validate
+from companion.tables.checks import examine, is_canonical, validate
 from companion.tables.files import EXTENSIONS, read_unchecked
 from companion.tables.problems import Origin, Problem, show
 from companion.tables.schema import AXIS_COLUMNS
@@ -67,6 +67,10 @@ class Records:
             table = getattr(self, name)
             if table is not None:
                 yield name, table, self.origins.get(name, Origin(name))
+
+    def checked(self) -> Records:
+        """Return the records with canonical tables; they are checked only where a table is not canonical."""
+        return self if all(is_canonical(table, name) for name, table, _ in self.tables()) else self.check()
 
     def check(self) -> Records:
         """Return the records with canonical tables, or refuse them.
