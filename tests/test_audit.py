@@ -24,8 +24,8 @@ from companion.audit.cells import shown, write_csv
 from companion.audit.narrowing import macro_width, narrowing, over_arms, remaining
 from companion.cli import app
 from companion.errors import InputError
+from companion.labels import PairLabels, encode
 from companion.paths import data_dir
-from companion.scoring.pairs import PairLabels, encode
 from companion.tables import Records, validate
 from companion.tables.problems import CONTROL
 

@@ -19,8 +19,8 @@ from companion import scoring
 from companion.cli import app, main
 from companion.errors import InputError
 from companion.importers import common, jsonl, openinference, trec
+from companion.labels import PairLabels
 from companion.paths import project_root
-from companion.scoring.pairs import PairLabels
 from companion.tables import load_records
 
 HOLDS = ("scope", "policy", "lifecycle")

@@ -90,15 +90,18 @@ def small_records(draw):
     st.sampled_from(["admissibility", "non_usable"]),
     st.lists(st.sampled_from(plain.AXES), min_size=1, unique=True),
     st.sampled_from([0.0, 0.5, 1.0]),
+    st.booleans(),
 )
 @settings(max_examples=120, deadline=None)
-def test_equals_the_plain_reference(data, tau, top_k, family, axes, cost):
+def test_equals_the_plain_reference(data, tau, top_k, family, axes, cost, asked):
     records, routes = data
-    table = scoring.score_routes(
-        build(records, routes), axes=axes, family=family, target_recall=tau, top_k=top_k, infeasibility_cost=cost
-    )
     arms = list(dict.fromkeys(arm for (arm, _), route in routes.items() if route))
-    assert list(zip(table["arm"], table["query_id"], strict=True)) == [(a, q) for a in arms for q in records["queries"]]
+    work = pd.DataFrame([(a, q, 1) for a in arms for q in records["queries"] if asked or routes.get((a, q))])
+    table = scoring.score_routes(
+        build(records, routes, work.set_axis(["arm", "query_id", "candidates_scored"], axis=1)),
+        axes=axes, family=family, target_recall=tau, top_k=top_k, infeasibility_cost=cost,
+    )  # fmt: skip
+    assert list(zip(table["arm"], table["query_id"], strict=True)) == list(zip(work[0], work[1], strict=True))
     for row in table.to_dict("records"):
         route = routes.get((row["arm"], row["query_id"]), [])
         expected = plain.score(
@@ -207,15 +210,47 @@ def test_target_one_needs_every_anchor():
     assert pd.isna(missed["upper_bound"])
 
 
-def test_an_empty_route_is_infeasible():
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (None, {}),
+        ([("arm", "q", 3, None)], {}),
+        ([("arm", "r", 3, None)], {"r": (0.0, 0, 0.25)}),
+        ([("arm", "r", None, None)], {"r": (0.0, 0, 0.25)}),
+        ([("arm", "r", None, "done")], {"r": (0.0, 0, 0.25)}),
+        ([("arm", "r", None, "failed")], {}),
+        ([("arm", "q", None, "failed"), ("arm", "r", 2, "done")], {"r": (0.0, 0, 0.25), "q": None}),
+    ],
+)
+def test_a_route_is_empty_only_where_work_says_that_the_arm_was_asked(work, expected):
     records = {
         "memories": {"a": "A"},
         "queries": {"q": "A", "r": "A"},
         "defaults": {},
         "labels": {("q", "a"): USABLE, ("r", "a"): USABLE},
     }
-    table = scoring.score_routes(build(records, {("arm", "q"): ["a"]}), infeasibility_cost=0.25).set_index("query_id")
-    assert table.loc["r", ["evidence_recall", "feasible", "loss"]].tolist() == [0.0, 0, 0.25]
+    if work is not None:
+        work = pd.DataFrame(work, columns=["arm", "query_id", "candidates_scored", "status"])
+    table = scoring.score_routes(build(records, {("arm", "q"): ["a"]}, work), infeasibility_cost=0.25)
+    found = {row.query_id: (row.evidence_recall, row.feasible, row.loss) for row in table.itertuples()}
+    assert found == {key: value for key, value in ({"q": (1.0, 1, 0.0)} | expected).items() if value}
+
+
+def test_requests_that_different_arms_served_are_each_scored_on_their_own():
+    """Two lines of an A/B log: v1 answers a, v2 answers b, and both are right."""
+    records = {
+        "memories": {"a": "A", "b": "A"},
+        "queries": {"qa": "A", "qb": "A", "nobody": "A"},
+        "defaults": {},
+        "labels": {("qa", "a"): USABLE, ("qb", "b"): USABLE, ("nobody", "b"): USABLE},
+    }
+    table = scoring.score_routes(build(records, {("v1", "qa"): ["a"], ("v2", "qb"): ["b"]}))
+    summary = scoring.summarise(table, reference="v1")
+    macro = summary.arms[summary.arms["source"] == "macro"].set_index("arm")
+    for arm in ("v1", "v2"):
+        assert macro.loc[arm, ["queries", "evaluable", "evidence_recall", "loss"]].tolist() == [1, 1, 1.0, 0.0]
+    assert summary.settings["not_served"] == {"v1": 2, "v2": 2}
+    assert summary.contrast("v2", "loss")["estimate"] == 0.0
 
 
 def test_a_prefix_with_nothing_known_has_an_undefined_rate_and_the_widest_bounds():
@@ -334,7 +369,10 @@ def test_broken_routes_are_refused_by_name(ranks, memories, message):
     }
     built = build(records, {("arm", "q"): ["a"]})
     rankings = pd.DataFrame({"arm": "arm", "query_id": "q", "rank": ranks, "memory_id": memories})
-    broken = tables.Records(built.memories, built.queries, built.labels, rankings)
+    rankings = rankings.assign(score=np.nan, arm=rankings["arm"].astype("str")).astype(
+        {"query_id": "str", "memory_id": "str"}
+    )
+    broken = tables.Records(built.memories, built.queries, built.labels, rankings[list(built.rankings)])
     with pytest.raises(InputError, match=message):
         scoring.score_routes(broken)
 

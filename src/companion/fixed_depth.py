@@ -26,6 +26,14 @@ METRICS = ("known_violation", "protected", "wrong_scope", "lower_bound", "upper_
 """Summarised quantities: three shares of queries, and the mean bounds on the violating share of the top k."""
 
 
+_COLUMNS = (
+    *("arm", "query_id", "source", "group", "kind", "depth", "width"),
+    *("known_violations", "protected_count", "wrong_scope_count", "unresolved"),
+    *METRICS,
+    "protected_known",
+)
+
+
 def kinds_of(queries: pd.DataFrame) -> pd.Series:
     """Tell the kind of each query: its ``query_type``, else what follows the last colon of its ``stratum``."""
     if "query_type" in queries:
@@ -58,13 +66,14 @@ def fixed_depth_exposure(
     place = {name: number for number, name in enumerate(asked)}
     table = table.sort_values(
         ["arm", "query_id", "depth"],
-        key=lambda column: column.map({"arm": {n: i for i, n in enumerate(names)}, "query_id": place}[column.name])
-        if column.name != "depth"
-        else column,
+        key=lambda column: (
+            column.map({"arm": {n: i for i, n in enumerate(names)}, "query_id": place}[column.name])
+            if column.name != "depth"
+            else column
+        ),
         ignore_index=True,
     )
-    leading = ["arm", "query_id", "source", "group", "kind", "depth"]
-    return table[[*leading, *(column for column in table if column not in leading)]]
+    return table[list(_COLUMNS)]
 
 
 def summarise_fixed_depth(
@@ -90,7 +99,9 @@ def summarise_fixed_depth(
             resampling=resampling or Resampling(**settings),
         )  # fmt: skip
         parts.append(part.assign(kind=kind).rename(columns={"versus": "reference", "n_units": "n"}))
-    table = pd.concat(parts, ignore_index=True)
+    ends = ["estimate", "low", "high", "n", "undefined_replicates"]
+    columns = ["arm", "reference", "kind", "depth", "metric", "source", *ends]
+    table = pd.concat(parts, ignore_index=True)[columns].astype({"reference": "str"})
     ranks = {name: place for place, name in enumerate(arms)}
     return table.sort_values(
         ["kind", "metric", "reference", "arm", "depth"],

@@ -135,7 +135,7 @@ def score_routes(
     >>> records = Records(
     ...     memories=pd.DataFrame({"memory_id": ["a", "b"], "namespace": ["ann", "bob"]}),
     ...     queries=pd.DataFrame({"query_id": ["q"], "namespace": ["ann"]}),
-    ...     labels=pd.DataFrame({"query_id": ["q"], "memory_id": ["a"], "relevant": [1], "policy": [1], "lifecycle": [1]}),
+    ...     labels=pd.DataFrame({"query_id": "q", "memory_id": ["a"], "relevant": 1, "policy": 1, "lifecycle": 1}),
     ...     rankings=pd.DataFrame({"arm": "s", "query_id": "q", "rank": [1, 2], "memory_id": ["b", "a"]}),
     ... )
     >>> score_routes(records)[["evidence_recall", "matched_prefix", "lower_bound", "upper_bound"]].values.tolist()
@@ -171,6 +171,7 @@ def score_routes(
     result["infeasibility_component"] = np.where(evaluable, np.where(feasible, 0.0, cost), np.nan)
     result["prefix_component"] = np.where(evaluable, np.where(feasible, upper, 0.0), np.nan)
     result["candidates_scored"] = routes.work
+    result.attrs["queries"] = len(records.queries)
     return result
 
 
@@ -312,7 +313,8 @@ class _Routes:
         # Sorting finds that a repetition exists several times faster than hashing finds where.
         if (np.diff(np.sort(keys)) == 0).any():
             row = int(np.argmax(pd.Series(keys).duplicated().to_numpy()))
-            raise InputError(f"rankings: {self._name(row)}: memory {self.pairs.memories[self.memory[row]]!r} stands twice")
+            memory = self.pairs.memories[self.memory[row]]
+            raise InputError(f"rankings: {self._name(row)}: memory {memory!r} stands twice")
 
     def _name(self, row: int) -> str:
         arm, query = divmod(int(self.codes[self.place[row]]), len(self.pairs.queries))
@@ -371,9 +373,7 @@ def _route_codes(rows: pd.DataFrame, arms: list[str], pairs: PairLabels, table: 
     return arm * len(pairs.queries) + encode(rows["query_id"], pairs.queries, table, "query_id")
 
 
-def _anchor_hits(
-    routes: _Routes, inside: np.ndarray | slice, anchors: pd.DataFrame
-) -> tuple[np.ndarray, pd.DataFrame]:
+def _anchor_hits(routes: _Routes, inside: np.ndarray | slice, anchors: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """Count the anchors of every route's query, and find the rank at which each distinct anchor is first hit."""
     query, memory = routes.pairs.encode(anchors, "anchors")
     stored = len(routes.pairs.memories)
@@ -554,12 +554,13 @@ def summarise(
     intervals = tidy.loc[own, ["arm", "source", *shared]].reset_index(drop=True)
     contrasts = tidy[~own].rename(columns={"versus": "reference"})[["arm", "reference", "source", *shared]]
     counts = _counts(per_query)
-    macro, everyone = counts[counts["source"] == MACRO].set_index("arm"), per_query["query_id"].nunique()
-    unserved = everyone - macro["queries"]
+    served = per_query["query_id"].nunique()
+    everyone = per_query.attrs.get("queries", served)
+    unserved = everyone - counts[counts["source"] == MACRO].set_index("arm")["queries"]
     settings = {
         **tidy.attrs["settings"],
         "queries": everyone,
-        "evaluable_share": evaluable["query_id"].nunique() / everyone,
+        "evaluable_share": evaluable["query_id"].nunique() / served,
         "no_interval": tidy.attrs["no_interval"],
         "not_served": {str(arm): int(number) for arm, number in unserved[unserved > 0].items()},
     }

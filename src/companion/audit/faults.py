@@ -49,6 +49,7 @@ _PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
     "name": parse_name,
     "boolean": parse_boolean,
     "whole": parse_whole,
+    "count": parse_whole,
     "score": parse_number,
     "number": parse_number,
 }

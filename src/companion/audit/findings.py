@@ -15,8 +15,8 @@ import pandas as pd
 
 from companion import logic
 from companion.audit.context import Context, count, listed, moments, nobody, share
+from companion.labels import encode
 from companion.scoring import PairLabels
-from companion.scoring.pairs import encode
 
 Outcome = Literal["found", "clear", "unknown"]
 TWIN_SIMILARITY = 0.8

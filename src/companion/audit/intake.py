@@ -26,8 +26,8 @@ from companion.audit.faults import (
     examine_rows,
     scope_left_empty,
 )
+from companion.labels import encode
 from companion.scoring import PairLabels
-from companion.scoring.pairs import encode
 from companion.tables import OWN_RECORDS, Records, validate
 
 NO_ONE = "(no namespace)"

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from companion import logic
+from companion.labels import encode
 from companion.scoring import PairLabels, label_ranked, score_routes
-from companion.scoring.pairs import encode
 from companion.tables import Records
 
 COLUMNS = (

@@ -26,7 +26,7 @@ def hidden_label_weights(
     records: Records,
     *,
     seed: int = 0,
-    target_recall: scoring.routes.Recall = 0.8,
+    target_recall: scoring.Recall = 0.8,
     top_k: int | None = None,
 ) -> pd.DataFrame:
     """Say how much every item of a matched prefix weighs in its arm's bounds, and when hiding reaches it.

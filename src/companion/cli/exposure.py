@@ -35,12 +35,13 @@ def exposure(
 ) -> None:
     """Print effects, exact intervals, leave-one-out ranges and sign-flip tests."""
     from companion import exposure as study
+    from companion.bootstrap import Resampling
     from companion.tables import read_table
 
     table = study.validate_outcomes(read_table(outcomes, "outcomes"), origin=str(outcomes))
     if table["scenario"].nunique() < 2:
         raise InputError(f"{outcomes}: only one scenario; expected at least two to resample")
-    effects = study.summarise(table, stratify, replicates, confidence, seed)  # type: ignore[arg-type]
+    effects = study.summarise(table, stratify, Resampling(replicates, confidence, seed))  # type: ignore[arg-type]
     parts = {
         "effects": effects,
         "exact": study.exact_intervals(table, stratify, confidence, replicates),  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def support(
     reference: str | None = None,
     axes: Sequence[str] = logic.AXES,
     family: str = "admissibility",
-    target_recall: scoring.routes.Recall = 0.8,
+    target_recall: scoring.Recall = 0.8,
     top_k: int | None = 20,
     infeasibility_cost: float = 1.0,
     arms: Sequence[str] | None = None,

@@ -96,7 +96,7 @@ def sweep(
 
 
 def set_scope_aside(
-    records: Records, arms: Sequence[str], *, target_recall: scoring.routes.Recall = 0.8, top_k: int | None = 20
+    records: Records, arms: Sequence[str], *, target_recall: scoring.Recall = 0.8, top_k: int | None = 20
 ) -> pd.DataFrame:
     """Score the same matched prefixes with all axes, and with policy and lifecycle only."""
     kinds = {"all three axes": ("scope", "policy", "lifecycle"), "policy and lifecycle only": ("policy", "lifecycle")}

@@ -29,6 +29,7 @@ _PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
     "name": parse_name,
     "boolean": parse_boolean,
     "whole": parse_whole,
+    "count": parse_whole,
     "score": parse_number,
     "number": parse_number,
 }
@@ -89,7 +90,12 @@ def validate(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> pd.
 def is_canonical(df: pd.DataFrame, name: str) -> bool:
     """Tell from names and dtypes whether a table has the form that `validate` gives it."""
     columns = [column for column in schema_of(name).columns if column.required or column.add or column.name in df]
-    return all(column.name in df and df[column.name].dtype == column.dtype for column in columns)
+    return all(column.name in df and str(df[column.name].dtype) in _forms(column) for column in columns)
+
+
+def _forms(column: Column) -> tuple[str, ...]:
+    # A count is Int64 only where one is missing.
+    return (column.dtype, "int64") if column.kind == "count" else (column.dtype,)
 
 
 def find_problems(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> list[Problem]:
@@ -232,7 +238,8 @@ def _parse(given: pd.Series, column: Column, origin: Origin) -> tuple[pd.Series,
         bad = bad | values.isna().to_numpy()
     if bad.any():
         return values, _cell_problem(given, column, bad, origin)
-    return values.astype(pd.api.types.pandas_dtype(column.dtype)), None
+    dtype = "int64" if column.kind == "count" and values.notna().all() else column.dtype
+    return values.astype(pd.api.types.pandas_dtype(dtype)), None
 
 
 def _cell_problem(given: pd.Series, column: Column, bad: Mask, origin: Origin) -> Problem:

@@ -20,7 +20,7 @@ from companion.tables.problems import show
 if TYPE_CHECKING:
     import pandera.pandas as pa
 
-Kind = Literal["text", "name", "boolean", "whole", "score", "number"]
+Kind = Literal["text", "name", "boolean", "whole", "count", "score", "number"]
 Mask = npt.NDArray[np.bool_]
 
 DTYPES: dict[str, str] = {
@@ -28,6 +28,7 @@ DTYPES: dict[str, str] = {
     "name": "str",
     "boolean": "boolean",
     "whole": "int64",
+    "count": "Int64",
     "score": "float64",
     "number": "Float64",
 }
@@ -36,6 +37,7 @@ EXPECTED: dict[str, str] = {
     "name": "text without control characters",
     "boolean": "1, 0, true, false, or unresolved (?, an empty field or null)",
     "whole": "a whole number",
+    "count": "a whole number or an empty field",
     "score": "a finite number",
     "number": "a finite number or an empty field",
 }
@@ -156,7 +158,7 @@ def _at_least(column: str, least: int) -> Rule:
     return Rule(
         f"{column}_at_least_{least}",
         (column,),
-        lambda table: (table[column] < least).to_numpy(),
+        lambda table: (table[column] < least).to_numpy(bool, na_value=False),
         lambda table, row: f"{table[column].iloc[row]} is too small",
         f"a whole number, {least} or more",
         "ranks count from 1" if least == 1 else "give the number of exact similarity evaluations",
@@ -431,6 +433,9 @@ _MEMORIES = Schema(
         Column("order", "number", meaning="position in time within the corpus"),
         Column("time", "text", meaning="date or time as the corpus gives it"),
         Column("state", "name", meaning="current, stale, superseded, forgotten or unknown"),
+        Column(
+            "shared", "boolean", meaning="1: it belongs to everybody, so that scope is 1 for whoever asks", add=False
+        ),
         Column("text", "text", meaning="what the memory says"),
     ),
     (_given("memory_id"), _unique("memory_id"), _WHOLE_SOURCE, _within("state", STATES)),
@@ -494,9 +499,11 @@ _WORK = Schema(
     (
         Column("arm", "name", True, "name of the route"),
         Column("query_id", "name", True, "query"),
-        Column("candidates_scored", "whole", True, "exact similarity evaluations"),
+        Column("candidates_scored", "count", True, "exact similarity evaluations; may be empty where not counted"),
+        Column("status", "name", meaning="done or failed: what became of the request; done by default", add=False),
     ),
     (
+        _within("status", ("done", "failed")),
         _given("arm", "a name"),
         _given("query_id"),
         _at_least("candidates_scored", 0),
