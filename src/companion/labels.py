@@ -67,7 +67,8 @@ class PairLabels:
         stated = [column for column in LABEL_COLUMNS if column in labels]
         both = pd.concat([records.queries["namespace"], records.memories["namespace"]], ignore_index=True)
         namespace = pd.factorize(both)[0].astype(np.int64)
-        shared = records.memories["shared"].to_numpy(bool, na_value=False) if "shared" in records.memories else None
+        memories_shared = records.memories.get("shared")
+        shared = None if memories_shared is None else memories_shared.astype("boolean").to_numpy(bool, na_value=False)
         return cls(
             queries=queries,
             memories=memories,

@@ -178,7 +178,7 @@ def load_frozen(name: str, *, arms: Sequence[str] | None = None, verify: bool = 
 def _canonical(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """Give a stored table the columns and dtypes that `Records.check` gives it."""
     columns = TABLE_SCHEMAS[name].names
-    never_added = {*AXES, "relevant", "population"}
+    never_added = {column.name for column in TABLE_SCHEMAS[name].columns if not column.add}
     optional = [column for column in columns if column not in never_added]
     full = table.assign(**{column: np.nan for column in optional if column not in table})
     types = {"order": "Float64", "score": "float64", "relevant": "boolean", **dict.fromkeys(AXES, "boolean")}

@@ -94,8 +94,8 @@ def is_canonical(df: pd.DataFrame, name: str) -> bool:
 
 
 def _forms(column: Column) -> tuple[str, ...]:
-    # A count is Int64 only where one is missing.
-    return (column.dtype, "int64") if column.kind == "count" else (column.dtype,)
+    # A count is Int64 only where one is missing; categories are names that were numbered already.
+    return {"count": ("Int64", "int64"), "name": ("str", "category")}.get(column.kind, (column.dtype,))
 
 
 def find_problems(df: pd.DataFrame, name: str, origin: str | Origin = "table") -> list[Problem]:
