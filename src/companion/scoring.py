@@ -97,7 +97,7 @@ def score_routes(
     infeasibility_cost : float, default 1.0
         Loss of a query whose route does not reach the target.
     arms : sequence of str, optional
-        Arms to score, by default all of them in order of appearance.
+        Arms to score, by default all of the rankings in order of appearance.
     anchors : DataFrame, optional
         Columns ``query_id``, ``memory_id``, ``anchor_id``. By default the known usable memories of the labels. Given
         when labels were hidden after retrieval, so that recall stays what it was.
@@ -256,11 +256,14 @@ class _Routes:
         cls, records: Records, pairs: PairLabels, arms: Sequence[str] | None, queries: Sequence[str] | None = None
     ) -> _Routes:
         """Take the rankings, and from ``work`` which queries an arm was asked."""
-        rankings = records.rankings
-        if rankings is None or rankings.empty:
+        rankings, work = records.rankings, records.work
+        if rankings is None or (rankings.empty and (arms is None or work is None)):
             raise InputError("rankings: no rows; expected at least one ranked memory to score")
-        names = _choose_arms(list(pd.unique(rankings["arm"])), arms)
-        routes = cls.build(rankings, pairs, names, queries, records.work)
+        present = list(pd.unique(rankings["arm"]))
+        # An arm that returned nothing at all is known from work, and scored only when it is asked for by name.
+        asked = [] if arms is None or work is None else list(pd.unique(work["arm"]))
+        names = _choose_arms(list(dict.fromkeys([*present, *asked])), arms)
+        routes = cls.build(rankings, pairs, names, queries, work)
         routes._check()
         return routes
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from companion import logic
 from companion.errors import InputError
-from companion.scoring.pairs import PairLabels, anchors_of, encode
+from companion.labels import PairLabels, anchors_of, encode
 from companion.tables import Records
 
 Bools = NDArray[np.bool_]

@@ -152,18 +152,13 @@ def score_arms(pool: Pool, arms: dict[str, Bools], *, top_k: int, **scored_by: A
             "memory_id": pd.Categorical.from_codes(pool.memory[rows], categories=pd.Index(memories)),
         }
     )
-    scored = scoring.score_routes(replace(pool.records, rankings=rankings, work=None, ledger=None), **scored_by)
-    scored = scored.rename(columns={"feasible": "feasible_rate"}).astype({"feasible_rate": "float64", "arm": "str"})
-    about = pool.records.queries[["query_id", "source", "group"]]
-    nothing = {"evidence_recall": 0.0, "feasible_rate": 0.0, "loss": float(scored_by.get("infeasibility_cost", 1.0))}
-    lost = [about.assign(arm=name, **nothing) for name, size in zip(arms, sizes, strict=True) if size == 0]
-    counts = np.concatenate([np.where(pool.truncated, np.nan, p[2]) for p in parts])
-    work = pd.DataFrame(
-        {"arm": np.repeat(list(arms), len(queries)), "query_id": np.tile(queries, len(arms)), "n": counts}
-    )
-    scored = pd.concat([scored, *lost], ignore_index=True)
-    scored = scored.merge(work.astype({"arm": "str"}), on=["arm", "query_id"])
-    return scored.assign(candidates_scored=scored["n"])[["arm", "query_id", "source", "group", *METRICS]]
+    counts = pd.array(np.concatenate([np.where(pool.truncated, np.nan, p[2]) for p in parts]), dtype="Int64")
+    asked = {"arm": np.repeat(list(arms), len(queries)), "query_id": np.tile(queries, len(arms))}
+    work = pd.DataFrame(asked | {"candidates_scored": counts}).astype({"arm": "str", "query_id": "str"})
+    records = replace(pool.records, rankings=rankings, work=work, ledger=None)
+    scored = scoring.score_routes(records, arms=list(arms), **scored_by)
+    scored = scored.rename(columns={"feasible": "feasible_rate"}).astype({"feasible_rate": "float64"})
+    return scored[["arm", "query_id", "source", "group", *METRICS]]
 
 
 def _top(pool: Pool, keep: Bools, top_k: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

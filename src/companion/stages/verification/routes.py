@@ -39,24 +39,11 @@ def score_filtered(
     rankings = pd.concat([filter_route(candidates, d, name) for name, d in every.items()], ignore_index=True)
     cases = records.queries[records.queries["query_id"].isin(candidates["query_id"])].reset_index(drop=True)
     labels = records.labels[records.labels["query_id"].isin(cases["query_id"])].reset_index(drop=True)
-    part = replace(records, queries=cases, labels=labels, rankings=rankings, work=None, ledger=None)
-    scored = scoring.score_routes(part, **scored_by)
-    cost = scored_by.get("infeasibility_cost", 1.0)
-    absent = [name for name in every if name not in set(scored["arm"])]
-    return pd.concat([scored, *(_empty(scored, name, cost) for name in absent)], ignore_index=True)
-
-
-def _empty(scored: pd.DataFrame, arm: str, cost: float) -> pd.DataFrame:
-    """Rows of a filter that leaves nothing of any route: no recall, nowhere feasible, the full cost."""
-    rows = scored[scored["arm"] == UNFILTERED].assign(arm=arm)
-    evaluable = rows["anchors"] > 0
-    values = {"evidence_recall": 0.0, "loss": cost, "infeasibility_component": cost, "prefix_component": 0.0}
-    for name, value in values.items():
-        rows[name] = np.where(evaluable, value, np.nan)
-    rows["feasible"] = rows["feasible"].mask(evaluable, 0)
-    for name in ("matched_prefix", *scoring.CONDITIONAL_METRICS):
-        rows[name] = rows[name].mask(np.ones(len(rows), dtype=bool))  # undefined, in the column's own type
-    return rows
+    # A filter may leave nothing of a route: it was asked all the same, and its route is empty.
+    asked = pd.MultiIndex.from_product([every, cases["query_id"]], names=["arm", "query_id"]).to_frame(index=False)
+    asked = asked.assign(candidates_scored=pd.array([pd.NA] * len(asked), dtype="Int64"))
+    part = replace(records, queries=cases, labels=labels, rankings=rankings, work=asked, ledger=None)
+    return scoring.score_routes(part, arms=list(every), **scored_by)
 
 
 def route_effects(per_case: pd.DataFrame, resampling: Resampling | None = None) -> pd.DataFrame:
