@@ -160,8 +160,9 @@ class CodeBelow(SphinxPostTransform):
 
 
 def open_code(translator: Any, node: HideCodeCellNode) -> None:
-    """Begin a fold that is named by the word one sees."""
-    translator.body.append(f'<details class="companion-code">\n<summary>{node["prompt_show"]}</summary>\n')
+    """Begin a fold that is named by the word one sees; a cell that is folded with what it shows solves an exercise."""
+    word = "Solution" if node["hide_mode"] == "all" else node["prompt_show"]
+    translator.body.append(f'<details class="companion-code">\n<summary>{word}</summary>\n')
 
 
 def close_code(translator: Any, node: HideCodeCellNode) -> None:

@@ -1,131 +1,130 @@
-"""Charts that a reader plays with, each with a Python twin that computes the same and that tests compare it with."""
+"""Routes whose labels a reader settles: each ranked memory is a square, and the bounds follow every click."""
 
 from __future__ import annotations
 
+import html
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from companion import scoring
-from companion.book.charts import SHARES
-from companion.book.palette import HATCH, STATUS
+from companion.book.palette import arm_name
+from companion.book.render import Bundle, asset
+from companion.book.tables import check_name, inline_markdown
+from companion.book.text import number
 from companion.errors import InputError
 
 if TYPE_CHECKING:
-    import altair as alt
-
     from companion.tables import Records
 
-#: Positions of the slider: whole per cent.
-STEPS = 100
-_NAMES = ("inadmissible", "unresolved", "admissible")
+_CODES = {True: "1", False: "0"}
+_MARKS = {"1": "✓", "0": "✕", "?": "?"}
+_WORDS = {"1": "admissible", "0": "inadmissible", "?": "unresolved"}
 
 
-def hidden_label_weights(
+def settle(
     records: Records,
+    per_query: pd.DataFrame,
     *,
-    seed: int = 0,
-    target_recall: scoring.Recall = 0.8,
-    top_k: int | None = None,
-) -> pd.DataFrame:
-    """Say how much every item of a matched prefix weighs in its arm's bounds, and when hiding reaches it.
+    queries: Sequence[str],
+    name: str,
+    caption: str,
+    depth: int = 20,
+    notes: Mapping[tuple[str, str], str] | None = None,
+) -> Bundle:
+    """Build routes of several queries, one to be chosen, whose labels can be settled to 1, 0 or left open.
 
-    Labels are hidden as ``scoring.hide_labels`` does it: each ranked pair has a number drawn from its ids, and is
-    hidden at every rate above it. So a pair turns unresolved at one position of the slider and stays so, and the
-    bounds at any position are sums of weights.
+    Parameters
+    ----------
+    records : Records
+        With rankings of the arms to compare.
+    per_query : DataFrame
+        What ``score_routes`` made of them: it says where each matched prefix ends.
+    queries : sequence of str
+        The queries on offer; the first is shown at the start, and where no script runs.
+    depth : int
+        Ranks shown.
+    notes : mapping of (query_id, memory_id) to str, optional
+        Why a label is open.
     """
-    if records.rankings is None:
-        raise InputError("no rankings: hiding concerns the labels of ranked memories")
-    scored = scoring.score_routes(records, target_recall=target_recall, top_k=top_k)
-    evaluable = scored[scored["anchors"] > 0]
-    feasible = evaluable[evaluable["feasible"] == 1]
-    sources = evaluable.groupby("arm", sort=False)["source"].nunique()
-    per_source = feasible.groupby(["arm", "source"], sort=False)["query_id"].transform("size")
-    routes = feasible[["arm", "query_id", "matched_prefix"]].assign(
-        share=1 / (feasible["matched_prefix"].astype("float64") * per_source * feasible["arm"].map(sources))
+    check_name(name)
+    items = scoring.label_ranked(records)
+    items = items[items["query_id"].isin(queries) & (items["rank"] <= depth)]
+    texts = records.memories.set_index("memory_id")
+    order = {memory: place for place, memory in enumerate(dict.fromkeys(items["memory_id"]))}
+    prefix = per_query.set_index(["query_id", "arm"])["matched_prefix"]
+    asked = records.queries.set_index("query_id")
+    cases = []
+    for query in queries:
+        routes = []
+        for arm, rows in items[items["query_id"] == query].groupby("arm", sort=False):
+            read = prefix.get((query, arm))
+            routes.append(
+                {
+                    "arm": arm_name(str(arm)),
+                    "prefix": 0 if pd.isna(read) else int(read),
+                    "labels": "".join(_CODES.get(value, "?") for value in rows["admissible"].astype(object)),
+                    "needed": "".join("1" if value is True else "0" for value in rows["usable"].astype(object)),
+                    "memories": [order[memory] for memory in rows["memory_id"]],
+                    "why": [_why(row, (notes or {}).get((query, row.memory_id), "")) for row in rows.itertuples()],
+                }
+            )
+        cases.append({"question": _text(asked.loc[query].get("text"), query), "routes": routes})
+    if not cases or not cases[0]["routes"]:
+        raise InputError(f"no routes for {list(queries)[:1]}: expected queries that the rankings hold")
+    memories = [_text(texts["text"].get(memory), memory) if "text" in texts else memory for memory in order]
+    data = json.dumps({"cases": cases, "memories": memories}, ensure_ascii=False, separators=(",", ":"))
+    held = data.replace("<", "\\u003c")
+    page = (
+        f'<figure class="companion-figure companion-settle" id="fig-{name}" data-companion="settle">'
+        f'<div class="companion-controls" hidden></div><div class="companion-routes">{_drawn(cases[0], memories)}</div>'
+        f'<p class="companion-read" hidden></p><figcaption>{inline_markdown(caption)}</figcaption>'
+        f'<script type="application/json" class="companion-spec">{held}</script>'
+        f"<script>{asset('settle.js')}</script></figure>"
     )
-    items = scoring.label_ranked(records).merge(routes, on=["arm", "query_id"])
-    items = items[items["rank"] <= items["matched_prefix"].astype("int64")]
-    draw = scoring.stable_uniform(items["query_id"], items["memory_id"], seed=seed, salt="hide")
-    words = items["admissible"].map({True: "admissible", False: "inadmissible"}).astype("object")
-    table = items.assign(
-        status=words.where(items["admissible"].notna(), "unresolved"),
-        step=np.searchsorted(np.arange(STEPS + 1) / STEPS, draw, side="right"),
-    )
-    weights = table.groupby(["arm", "status", "step"], sort=False)["share"].sum().rename("weight").reset_index()
-    complete = weights.groupby("arm")["weight"].sum().sub(1).abs() < 1e-9
-    kept = weights[weights["arm"].map(complete)]
-    order = {arm: place for place, arm in enumerate(sources.index)}
-    ranked = kept.assign(place=kept["arm"].map(order)).sort_values(["place", "status", "step"], ignore_index=True)
-    return ranked.drop(columns="place")
+    return Bundle({"text/html": page, "text/plain": f"[Figure: {caption}]"})
 
 
-def hidden_label_bounds(weights: pd.DataFrame, share: int) -> pd.DataFrame:
-    """Compute what the explorer shows at one position of its slider."""
-    if not 0 <= share <= STEPS:
-        raise InputError(f"share {share}: expected whole per cent from 0 to {STEPS}")
-    state = weights["status"].where(weights["step"] > share, "unresolved")
-    sums = weights.assign(state=state).pivot_table(
-        index="arm", columns="state", values="weight", aggfunc="sum", fill_value=0.0, sort=False
-    )
-    sums = sums.reindex(columns=list(_NAMES), fill_value=0.0)
-    table = pd.DataFrame(
-        {
-            "lower_bound": sums["inadmissible"],
-            "upper_bound": sums["inadmissible"] + sums["unresolved"],
-            "label_coverage": 1 - sums["unresolved"],
-        }
-    )
-    return table.rename_axis(columns=None).reset_index()
+def _text(value: Any, otherwise: str) -> str:
+    return otherwise if value is None or pd.isna(value) else str(value)
 
 
-def hidden_label_explorer(weights: pd.DataFrame, *, share: int = 30) -> alt.TopLevelMixin:
-    """Draw what matched prefixes consist of, with a slider for the share of labels that are hidden."""
-    import altair as alt
+def _why(row: Any, note: str) -> str:
+    """Say which axes are against an item, or leave it open."""
+    values = {axis: getattr(row, axis) for axis in ("scope", "policy", "lifecycle")}
+    opened = [axis for axis, value in values.items() if pd.isna(value)]
+    against = [axis for axis, value in values.items() if axis not in opened and not value]
+    if against:
+        return f"{' and '.join(against)}: no"
+    return f"{' and '.join(opened)}: open{f' ({note})' if note else ''}" if opened else ""
 
-    hidden = alt.param(
-        name="hidden", value=share, bind=alt.binding_range(min=0, max=STEPS, step=1, name="Labels hidden, % ")
+
+def bounds_in_words(labels: str) -> str:
+    """Say what the labels of a matched prefix allow, as settle.js does: bounds, known rate, coverage."""
+    size, bad, unknown = len(labels), labels.count("0"), labels.count("?")
+    if not size:
+        return "not enough found: no matched prefix"
+    known = number(bad / (size - unknown)) if size > unknown else "undefined"
+    return (
+        f"{bad} of {size} violate, {unknown} open: share between {number(bad / size)} and "
+        f"{number((bad + unknown) / size)}; known rate {known}, coverage {number(1 - unknown / size)}"
     )
-    states = (
-        alt.Chart(weights)
-        .transform_calculate(state="datum.step <= hidden ? 'unresolved' : datum.status")
-        .transform_calculate(place=f"indexof({list(_NAMES)}, datum.state)")
-    )
-    y = alt.Y("arm:N", sort=list(dict.fromkeys(weights["arm"])), title=None, axis=alt.Axis(labelLimit=260))
-    x = alt.X(
-        "share:Q",
-        title="share of the matched prefix",
-        stack="zero",
-        scale=alt.Scale(domain=[0, 1]),
-        axis=alt.Axis(**SHARES),
-    )
-    colours = [STATUS["inadmissible"], HATCH, STATUS["admissible"]]
-    bars = (
-        states.transform_aggregate(share="sum(weight)", groupby=["arm", "state", "place"])
-        .mark_bar(height={"band": 0.5})
-        .encode(
-            y=y,
-            x=x,
-            color=alt.Color(
-                "state:N",
-                scale=alt.Scale(domain=list(_NAMES), range=colours),
-                legend=alt.Legend(title=None, orient="top"),
-            ),
-            order=alt.Order("place:Q"),
-            tooltip=["arm:N", "state:N", alt.Tooltip("share:Q", format=".3f")],
+
+
+def _drawn(case: Mapping[str, Any], memories: Sequence[str]) -> str:
+    """Return one query's routes as they stand without a script."""
+    parts = [f'<p class="companion-asked">{html.escape(case["question"])}</p>']
+    for route in case["routes"]:
+        squares = "".join(
+            f'<li><span class="companion-square" data-label="{label}"{" data-needed" if needed == "1" else ""}'
+            f'{" data-past" if rank > route["prefix"] else ""} title="{html.escape(memories[memory], quote=True)}">'
+            f'{_MARKS[label]}<span class="companion-sr"> {_WORDS[label]}</span></span></li>'
+            for rank, (label, needed, memory) in enumerate(
+                zip(route["labels"], route["needed"], route["memories"], strict=True), 1
+            )
         )
-    )
-    ends: Any = (
-        states.transform_calculate(
-            bad="datum.state == 'inadmissible' ? datum.weight : 0",
-            open="datum.state == 'unresolved' ? datum.weight : 0",
-        )
-        .transform_aggregate(lower="sum(bad)", open="sum(open)", groupby=["arm"])
-        .transform_calculate(upper="datum.lower + datum.open")
-        .transform_calculate(text="'between ' + format(datum.lower, '.3f') + ' and ' + format(datum.upper, '.3f')")
-    )
-    note = ends.mark_text(align="left", baseline="bottom", dy=-17, fontSize=11.5, color="var(--companion-ink)").encode(
-        y=y, x=alt.value(0), text="text:N"
-    )
-    return alt.layer(bars, note).add_params(hidden).properties(height=alt.Step(58))
+        words = bounds_in_words(route["labels"][: route["prefix"]])
+        parts.append(f'<p class="companion-arm">{html.escape(route["arm"])}</p><ol>{squares}</ol><p>{words}</p>')
+    return "".join(parts)

@@ -136,6 +136,8 @@ def _sphinx_settings() -> dict[str, Any]:
         "extensions": ["myst_nb", "sphinx.ext.mathjax", "sphinx_design"],
         "nb_execution_mode": "off",
         "nb_merge_streams": True,
+        "nb_code_prompt_show": "Code",
+        "nb_code_prompt_hide": "Code",
         "nb_output_stderr": "remove",
         "myst_enable_extensions": ["amsmath", "colon_fence", "deflist", "dollarmath", "smartquotes", "tasklist"],
         "myst_heading_anchors": 3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -32,7 +33,7 @@ def canvas(
     with still_style():
         fig, axes = plt.subplots(1, panels, figsize=(width, height), sharey=panels > 1)
         yield axes
-        fig.suptitle(title, x=0.01, ha="left", fontsize=12.5, fontweight=600)
+        fig.suptitle(textwrap.fill(title, int(12 * width)), x=0.01, ha="left", fontsize=12.5, fontweight=600)
         for ax in fig.axes:
             ax.set(xlabel=x, ylabel=y if ax is fig.axes[0] else "")
 

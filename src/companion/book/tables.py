@@ -21,6 +21,8 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _LETTER, _GAP, _PHONE, _PAPER = 8, 13, 330, 720
 # Letters to which a column of words can be squeezed and still be read.
 _SQUEEZED = 18
+# Letters of a cell that may share its line with others where rows are stacked.
+_SHORT = 12
 
 
 def check_name(name: str) -> str:
@@ -144,25 +146,28 @@ def _great_table(text: pd.DataFrame, heads: Mapping[str, str], right: list[str],
 
     # Internal column names, because great-tables builds ids and `headers` attributes from them.
     inner = {column: f"c{position}" for position, column in enumerate(text.columns)}
+    others = [column for column in text.columns if column != first]
+    short = [c for c in others if c not in right and max((len(cell) for cell in text[c]), default=0) <= _SHORT]
     made = gt.GT(text.rename(columns=inner), rowname_col=inner[first], id=f"table-{name}")
-    made = made.cols_label({inner[column]: str(head) for column, head in heads.items() if column != first})
-    made = made.tab_stubhead(heads[first])
+    made = made.cols_label({inner[column]: str(heads[column]) for column in others}).tab_stubhead(heads[first])
     made = made.cols_align("left").cols_align("right", columns=[inner[c] for c in right if c != first])
-    raw = made.as_raw_html()
-    # The page's own style sheet covers every table; great-tables would repeat eight kilobytes for each.
-    raw = re.sub(r"<style>.*?</style>", "", raw, flags=re.DOTALL)
-    found = re.search(r"<table.*</table>", raw, flags=re.DOTALL)
-    if found is None:  # pragma: no cover - great-tables always writes a table
-        raise RuntimeError("great-tables wrote no table")
-    # What is left is what the style sheet uses: scope ties cells to their headings, so ids and classes can go.
-    body = re.sub(r' (?:data-quarto-[a-z-]+|headers|id|rowspan|colspan)="[^"]*"', "", found[0])
-    body = re.sub(r' class="([^"]*)"', lambda match: ' class="gt_right"' if "gt_right" in match[1] else "", body)
+    raw = made.cols_align("center", columns=[inner[column] for column in short]).as_raw_html()
+    # The page's own style sheet covers every table; great-tables would repeat eight kilobytes for each. What is left
+    # is what that sheet uses: scope ties cells to their headings, so ids and most classes can go.
+    body = raw[raw.index("<table") : raw.index("</table>") + len("</table>")]
+    body = re.sub(r' (?:data-quarto-[a-z-]+|headers|id|rowspan|colspan)="[^"]*"', "", body)
+    body = re.sub(r' class="([^"]*)"', _class, body)
     body = body.replace("<table", f'<table class="companion-table" id="table-{name}"', 1)
-    body = body.replace(f">{UNDEFINED}</td>", f'><abbr title="undefined">{UNDEFINED}</abbr></td>')
-    body = body.replace(f">{UNRESOLVED_MARK}</td>", f'><abbr title="unresolved">{UNRESOLVED_MARK}</abbr></td>')
+    for mark, words in ((UNDEFINED, "undefined"), (UNRESOLVED_MARK, "unresolved")):
+        body = body.replace(f">{mark}</td>", f'><abbr title="{words}">{mark}</abbr></td>')
     # An interval may stand under its estimate where room is short, but never breaks itself.
     body = re.sub(r" (\[[^\]<>]*\])</td>", r" <span>\1</span></td>", body)
     return re.sub(r"\n\s*", "\n", body)
+
+
+def _class(match: re.Match[str]) -> str:
+    kept = "gt_right" if "gt_right" in match[1] else "companion-short" if "gt_center" in match[1] else ""
+    return f' class="{kept}"' if kept else ""
 
 
 def _stacked(text: pd.DataFrame, heads: Mapping[str, str], right: list[str], first: str) -> tuple[str, str]:
