@@ -12,7 +12,9 @@ from _site import ROOT
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]-*.md"))
 #: Pages to look things up in, not chapters to learn from.
-WITHOUT_EXERCISES = {"00-front", "07-claims", "09-what-to-do", "10-limits"}
+#: Advice and limits: prose whose numbers come from hidden cells.
+PROSE = {"09-what-to-do", "10-limits"}
+WITHOUT_EXERCISES = {"00-front", "07-claims", *PROSE}
 
 #: What may stand in digits all the same, and why.
 ALLOWED = {
@@ -92,10 +94,10 @@ def test_code_is_there_to_be_read(chapter):
     code = cells(chapter, "code")
     plain = [cell for cell in code if not any(tag.startswith(("hide-", "remove-")) for tag in tags(cell))]
     sizes = [len(code_lines(cell)) for cell in code if "parameters" not in tags(cell)]
-    assert len(plain) >= len(code) / 2, f"{len(plain)} of {len(code)} cells are shown plainly"
+    assert len(plain) >= len(code) / 2 or chapter.stem in PROSE, f"{len(plain)} of {len(code)} cells are shown plainly"
     assert max(sizes) <= 20
     assert statistics.median(sizes) <= 6
-    wide = [line for cell in plain for line in cell.source.splitlines() if len(line) > 88]
+    wide = [line for cell in plain for line in cell.source.splitlines() if len(line) > 100]
     assert wide == [], "a line of visible code that a page cuts"
 
 
