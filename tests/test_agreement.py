@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from companion.bootstrap import Resampling
 from companion.errors import InputError
 from companion.paths import data_dir
 from companion.stages import agreement
@@ -135,14 +136,54 @@ def test_specific_agreement_separates_the_two_answers() -> None:
     assert table.yes_agreement == pytest.approx(4 / 28) and table.no_agreement == pytest.approx(362 / 386)
 
 
-def test_recomputable_matches_the_published_rows() -> None:
-    got = agreement.recomputable(replicates=200).set_index(["subject", "metric"])
-    assert set(got.index.get_level_values(0)) == set(PUBLISHED_TABLES)
-    figures = pd.read_csv(data_dir() / "published" / "figures.csv")
-    figures = figures[figures["claim"] == "agreement"].set_index(["subject", "metric"])
-    assert np.allclose(got["value"], figures.loc[got.index, "estimate"], atol=1e-9)
-    alphas = got.xs("krippendorff_alpha", level="metric")
-    assert (alphas["low"] <= alphas["value"]).all() and (alphas["value"] <= alphas["high"]).all()
+def test_published_tables_are_the_known_ones_and_their_alphas_lie_inside_their_intervals() -> None:
+    tables = agreement.published_tables()
+    assert {axis: (t.both_yes, t.split, t.both_no) for axis, t in tables.items()} == PUBLISHED_TABLES
+    for table in tables.values():
+        interval = alpha_interval(table.ratings(), replicates=200)
+        assert interval.low <= interval.estimate <= interval.high
+
+
+def test_other_answers_than_yes_and_no_can_give_the_same_figures() -> None:
+    table = PairTable(*PUBLISHED_TABLES["usable_evidence"])
+    margins = agreement.other_margins(table)
+    assert margins, "so it is one table, not the table"
+    for counts in margins:
+        assert sum(counts) == 414
+        expected = 1 - sum(c * (c - 1) for c in counts) / (414 * 413)
+        assert 1 - (table.split / 207) / expected == pytest.approx(table.alpha, abs=1e-12)
+    slow = [
+        (a, b, 414 - a - b)
+        for a in range(1, 139)
+        for b in range(a, (414 - a) // 2 + 1)
+        if a * a + b * b + (414 - a - b) ** 2 == sum(c * c for c in (172, 242))
+    ]
+    assert sorted(margins) == sorted(slow)
+
+
+def test_the_alpha_of_lifecycle_is_possible_on_184_records_only() -> None:
+    figures = agreement.published()
+    assert list(agreement.sizes_that_fit(figures.loc["lifecycle", "alpha"])) == [184]
+    assert 207 in agreement.sizes_that_fit(figures.loc["relevance", "alpha"])
+    # A made-up record set of three answers fits at its own size.
+    rows = [("a", "a")] * 20 + [("b", "b")] * 9 + [("c", "c")] * 4 + [("a", "b")] * 3 + [("b", "c")] * 2
+    assert 5 in agreement.sizes_that_fit(alpha(pd.DataFrame(rows)))[38]
+
+
+def test_judges_agree_as_a_plain_count_says() -> None:
+    from sklearn.metrics import cohen_kappa_score
+
+    table = agreement.judge_agreement(Resampling(replicates=2000)).set_index(["by", "value", "metric"])
+    for row in pd.read_csv(data_dir() / "published" / "judge_agreement.csv").itertuples():
+        counts = [row.both_correct, row.only_first_correct, row.only_second_correct, row.both_incorrect]
+        first, second = np.repeat([1, 1, 0, 0], counts), np.repeat([1, 0, 1, 0], counts)
+        mine = table.loc[(row.by, row.value)]["estimate"]
+        assert mine["exact_agreement"] == (first == second).mean()
+        assert mine["kappa"] == pytest.approx(cohen_kappa_score(first, second), abs=1e-12)
+        assert mine["alpha"] == pytest.approx(alpha(pd.DataFrame({"x": first, "y": second})), abs=1e-12)
+    overall = table.loc[("overall", "all", "exact_agreement")]
+    assert overall["estimate"] == 0.865
+    assert (round(overall["low"], 2), round(overall["high"], 2)) == (0.82, 0.91)  # 1.96 sqrt(.865 * .135 / 200) = .047
 
 
 @pytest.mark.parametrize(

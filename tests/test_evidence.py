@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from companion.bootstrap import Resampling
 from companion.corpora import evidence
 from companion.errors import InputError
 from companion.paths import data_dir
@@ -194,12 +195,19 @@ def macro(pairs) -> float:
 METRICS = [*downstream.ANSWER_METRICS, "literal_protected_disclosure"]
 
 
+def contrast(scores, arm, reference, metrics, replicates):
+    """Every metric of one paired contrast."""
+    deltas = downstream.paired_deltas(scores, arm, reference, metrics)
+    made = [downstream.contrast(deltas, m, Resampling(replicates=replicates)).assign(metric=m) for m in metrics]
+    return pd.concat(made, ignore_index=True)
+
+
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", list(downstream.CONTRASTS))
 def test_estimates_equal_plain_loops(cases, rows, reader, name):
     arm, reference = downstream.CONTRASTS[name]
     own = cases[cases["reader_model"] == reader]
-    table = downstream.contrast(own, arm, reference, METRICS, replicates=20).set_index(["metric", "source"])
+    table = contrast(own, arm, reference, METRICS, replicates=20).set_index(["metric", "source"])
     for metric in METRICS:
         pairs = brute_pairs(rows, reader, arm, reference, metric)
         assert table.loc[(metric, "macro"), "estimate"] == pytest.approx(macro(pairs), abs=1e-12)
@@ -214,7 +222,7 @@ def test_estimates_equal_plain_loops(cases, rows, reader, name):
 
 def test_a_source_that_cannot_be_evaluated_is_no_part_of_the_macro_mean(cases):
     own = cases[cases["reader_model"] == READERS[0]]
-    table = downstream.contrast(own, "namespace_dense", "global_dense", ["stale_disclosure"], replicates=50)
+    table = contrast(own, "namespace_dense", "global_dense", ["stale_disclosure"], replicates=200)
     by_source = table.set_index("source")
     assert "rhelm" not in by_source.index
     assert by_source.loc["macro", "estimate"] == by_source.loc["memops", "estimate"]
@@ -242,7 +250,7 @@ def quantiles_by_enumeration(pairs, weight_by_source: bool) -> tuple[float, floa
 def test_intervals_resample_groups_within_sources(cases, rows, label, by_source):
     # 3 groups in one source, 4 in the other: 27 * 256 resamples can be enumerated. 40,000 random ones come close.
     own = cases[cases["reader_model"] == READERS[1]]
-    table = downstream.contrast(own, "namespace_dense", "global_dense", ["answer_quality"], replicates=40_000)
+    table = contrast(own, "namespace_dense", "global_dense", ["answer_quality"], replicates=40_000)
     row = table.set_index("source").loc[label]
     low, high = quantiles_by_enumeration(
         brute_pairs(rows, READERS[1], "namespace_dense", "global_dense", "answer_quality"), by_source
@@ -256,7 +264,7 @@ def test_the_same_group_token_in_two_sources_is_two_groups(rows, tmp_path):
     renamed_cases = evidence.read_case_scores(write(tmp_path / "c.csv", renamed))
     original_cases = evidence.read_case_scores(write(tmp_path / "d.csv", rows))
     results = [
-        downstream.contrast(
+        contrast(
             table[table["reader_model"] == READERS[0]],
             "namespace_dense",
             "global_dense",
@@ -269,7 +277,7 @@ def test_the_same_group_token_in_two_sources_is_two_groups(rows, tmp_path):
 
 
 def test_route_rows_do_not_depend_on_the_reader(cases, rows):
-    table = downstream.reader_contrasts(cases, replicates=20)
+    table = downstream.reader_contrasts(cases, resampling=Resampling(replicates=20))
     route = table[table["subject"] == "route"].set_index(["contrast", "metric", "source"])["estimate"]
     for metric in downstream.ROUTE_METRICS:
         pairs = brute_pairs(rows, READERS[0], "namespace_dense", "global_dense", metric)
@@ -281,7 +289,7 @@ def test_readers_that_disagree_about_a_route_are_refused(cases):
     changed = cases.copy()
     changed.loc[0, "evidence_recall"] += 1e-9
     with pytest.raises(InputError, match="readers disagree on 'evidence_recall'"):
-        downstream.reader_contrasts(changed, replicates=5)
+        downstream.reader_contrasts(changed, resampling=Resampling(replicates=5))
     changed = cases.copy()
     changed.loc[changed.index[changed["wrong_namespace_exposure"].notna()][0], "wrong_namespace_exposure"] = np.nan
     with pytest.raises(InputError, match="readers disagree on 'wrong_namespace_exposure'"):
@@ -298,7 +306,7 @@ def test_half_a_pair_is_refused_and_readers_are_never_pooled(cases):
 
 def test_a_reader_without_an_arm_is_left_out_of_its_contrasts(cases):
     keep = ~((cases["reader_model"] == READERS[1]) & (cases["arm"] == "namespace_text_verifier"))
-    table = downstream.reader_contrasts(cases[keep], replicates=5)
+    table = downstream.reader_contrasts(cases[keep], resampling=Resampling(replicates=5))
     subjects = table.groupby("contrast")["subject"].unique().map(set)
     assert subjects["text_verifier-namespace_dense"] == {READERS[0], "route"}
     assert subjects["policy_gate-namespace_dense"] == {*READERS, "route"}
@@ -306,23 +314,79 @@ def test_a_reader_without_an_arm_is_left_out_of_its_contrasts(cases):
 
 def test_row_order_does_not_matter(cases):
     shuffled = cases.sample(frac=1, random_state=3)
-    first = downstream.recomputable(cases, replicates=200)
-    second = downstream.recomputable(shuffled, replicates=200)
+    first = downstream.published_rows(cases, Resampling(replicates=200))
+    second = downstream.published_rows(shuffled, Resampling(replicates=200))
     pd.testing.assert_frame_equal(first, second)
 
 
 def test_every_published_row_of_the_claim_is_recomputed(rows, tmp_path):
     published = pd.read_csv(data_dir() / "published" / "figures.csv")
-    published = published[published["claim"] == "C13"]
+    published = published[published["claim"].isin(["C13", "C13-by-source"])]
     models = sorted(set(published["subject"]) - {"route"})
     names = dict(zip(READERS, models, strict=False))
     renamed = [dict(row, reader_model=names[row["reader_model"]]) for row in rows]
     renamed += [dict(row, reader_model=models[2]) for row in rows if row["reader_model"] == READERS[0]]
-    table = downstream.recomputable(evidence.read_case_scores(write(tmp_path / "c.csv", renamed)), replicates=10)
-    keys = ["claim", "stage", "population", "subject", "contrast", "metric"]
+    table = downstream.published_rows(
+        evidence.read_case_scores(write(tmp_path / "c.csv", renamed)), Resampling(replicates=10)
+    )
+    keys = ["claim", "subject", "contrast", "metric"]
     joined = published.merge(table, on=keys, how="left", validate="one_to_one")
     assert joined["value"].notna().all()
-    assert len(joined) == len(published) > 20
+    assert len(joined) == len(published) == 46
+
+
+# How much of a difference sits where recall moved
+
+
+def test_the_split_by_recall_equals_plain_means(cases):
+    table = downstream.by_recall_change(cases, "namespace_dense", "global_dense", resampling=Resampling(replicates=300))
+    assert list(table["change"].unique()) == list(downstream.CHANGES.values())
+    for row in table.to_dict(orient="records"):
+        mine = cases[cases["reader_model"] == row["subject"]]
+        sides = {
+            arm: mine[mine["arm"] == arm].set_index("case_token").sort_index()
+            for arm in ("namespace_dense", "global_dense")
+        }
+        one, two = sides["namespace_dense"], sides["global_dense"]
+        move = np.sign(one["evidence_recall"] - two["evidence_recall"])
+        wanted = move == {"recall fell": -1, "recall unchanged": 0, "recall rose": 1}[row["change"]]
+        delta = (one["answer_correct"].astype(float) - two["answer_correct"].astype(float))[wanted]
+        assert row["n"] == len(delta)
+        means = delta.groupby(one.loc[wanted, "source"]).mean()
+        assert np.isnan(row["estimate"]) if means.empty else row["estimate"] == pytest.approx(means.mean())
+        if len(delta):
+            assert row["low"] <= row["estimate"] <= row["high"]
+    assert table.groupby("subject")["n"].sum().eq(40).all()
+
+
+def test_the_split_leaves_out_what_is_not_evaluable(cases):
+    changed = cases.copy()
+    gone = changed["case_token"] == "case-000"
+    changed.loc[gone, "evidence_recall"] = np.nan
+    changed.loc[changed["case_token"] == "case-001", "answer_correct"] = pd.NA
+    table = downstream.by_recall_change(
+        changed, "namespace_dense", "global_dense", resampling=Resampling(replicates=50)
+    )
+    assert table.groupby("subject")["n"].sum().eq(38).all()
+    assert downstream.by_recall_change(changed[changed["arm"] == "global_dense"], "a", "b").empty
+
+
+def test_a_source_without_such_cases_has_no_say(cases):
+    changed = cases.copy()
+    even = changed["source"].eq("rhelm") & changed["case_order"].mod(2).eq(0)
+    changed.loc[even, "evidence_recall"] = 0.5
+    table = downstream.by_recall_change(
+        changed, "namespace_dense", "global_dense", resampling=Resampling(replicates=400)
+    )
+    same = table[table["change"] == "recall unchanged"].set_index("subject")
+    for subject, row in same.iterrows():
+        mine = (
+            changed[even & changed["reader_model"].eq(subject)].set_index("case_token")["answer_correct"].astype(float)
+        )
+        arms = changed[even & changed["reader_model"].eq(subject)].set_index("case_token")["arm"]
+        delta = mine[arms == "namespace_dense"] - mine[arms == "global_dense"]
+        assert row["n"] == len(delta) > 0
+        assert row["estimate"] == pytest.approx(delta.mean())
 
 
 # The real evidence, for whoever has fetched it
@@ -332,10 +396,10 @@ def test_the_released_evidence_gives_the_published_figures():
     if not evidence.is_present():
         pytest.skip("the evidence is not here; fetch it with: companion fetch evidence")
     published = pd.read_csv(data_dir() / "published" / "figures.csv")
-    published = published[published["claim"] == "C13"]
-    keys = ["claim", "stage", "population", "subject", "contrast", "metric"]
+    published = published[published["claim"].isin(["C13", "C13-by-source"])]
+    keys = ["claim", "subject", "contrast", "metric"]
     joined = published.merge(
-        downstream.recomputable(evidence.load_evidence()), on=keys, how="left", suffixes=("_published", "")
+        downstream.published_rows(evidence.load_evidence()), on=keys, how="left", suffixes=("_published", "")
     )
     assert np.abs(joined["value"] - joined["estimate"]).max() < 1e-12
     assert (joined["n"] == joined["n_published"]).all()

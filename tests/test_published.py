@@ -11,7 +11,7 @@ from companion.bootstrap import Resampling
 from companion.corpora import frozen as frozen_module
 from companion.corpora.frozen import load_frozen
 from companion.errors import InputError
-from companion.stages import published, reproduce, studies
+from companion.stages import published, reproduce, support
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +26,6 @@ def test_published_lookups():
         published.figure("C8", "nobody", "x", "y")
     with pytest.raises(InputError, match="no such published table"):
         published.table("nothing")
-
-
-def test_loss_parts_add_up_on_the_public_corpus(rhelm):
-    study = studies.support(rhelm, reference="global_dense", replicates=200)
-    parts = studies.decomposition(study.summary)
-    for arm, rows in parts.groupby("arm"):
-        assert rows["estimate"].sum() == pytest.approx(study.summary.contrast(arm, "loss")["estimate"])
-        assert rows["share"].sum() == pytest.approx(1)
 
 
 def test_hiding_labels_keeps_recall_and_opens_the_bounds(rhelm):
@@ -55,7 +47,7 @@ def test_hiding_labels_keeps_recall_and_opens_the_bounds(rhelm):
 
 
 def test_crossing_shares_equal_a_plain_count(rhelm):
-    table = studies.crossing(rhelm, top_k=5, arms=["global_dense"], replicates=50).set_index("metric")["estimate"]
+    table = support.crossing(rhelm, top_k=5, arms=["global_dense"], replicates=50).set_index("metric")["estimate"]
     rows = rhelm.rankings[(rhelm.rankings["arm"] == "global_dense") & (rhelm.rankings["rank"] <= 5)]
     namespace = rhelm.memories.set_index("memory_id")["namespace"]
     asker = rhelm.queries.set_index("query_id")["namespace"]
@@ -64,13 +56,13 @@ def test_crossing_shares_equal_a_plain_count(rhelm):
     assert table["wrong_scope"] == pytest.approx(expected)
     assert table[["admissible", "unresolved", "inadmissible"]].sum() == pytest.approx(1)
     with pytest.raises(InputError, match="arm 'none'"):
-        studies.crossing(rhelm, top_k=5, arms=["none"])
+        support.crossing(rhelm, top_k=5, arms=["none"])
 
 
 def test_walk_through_agrees_with_the_scores(rhelm):
-    study = studies.support(rhelm, replicates=10)
-    query = studies.telling_query(study)
-    route = studies.walk_through(study, query, depth=20)
+    study = support.study(rhelm, resampling=Resampling(replicates=10))
+    query = support.telling_query(study)
+    route = support.walk_through(study, query, depth=20)
     scored = study.per_query[study.per_query["query_id"] == query].set_index("arm")
     for arm, rows in route.groupby("arm"):
         size = scored.loc[arm, "matched_prefix"]
@@ -78,7 +70,7 @@ def test_walk_through_agrees_with_the_scores(rhelm):
             inside = rows[rows["rank"] <= size]
             assert (inside["status"] == "inadmissible").sum() == scored.loc[arm, "violation_count"]
     with pytest.raises(InputError, match="query 'x'"):
-        studies.walk_through(study, "x", depth=3)
+        support.walk_through(study, "x", depth=3)
 
 
 def rename(records, source):
@@ -110,19 +102,21 @@ def test_once_memops_is_frozen_the_two_source_rows_are_replicated(rhelm, monkeyp
     swap = table.loc[("C10-corruption", "top_100", "namespace_swap", "last_dominating_rate")]
     assert swap["status"] == "quoted"
     assert "fetch" not in swap["note"]
-    study = studies.support(rhelm, reference="global_dense", top_k=20, replicates=10)
-    deeper = studies.support(rhelm, reference="global_dense", top_k=50, replicates=10)
+    study = support.study(rhelm, reference="global_dense", top_k=20, resampling=Resampling(replicates=10))
+    deeper = support.study(rhelm, reference="global_dense", top_k=50, resampling=Resampling(replicates=10))
     row = natural.loc[("C9", "top_50", "namespace_dense-global_dense", "evidence_recall")]
     assert row["value"] == pytest.approx(deeper.summary.contrast("namespace_dense", "evidence_recall")["estimate"])
     seeds = [study.summary.value(f"size_matched_random_partition:{s}", "loss")["estimate"] for s in range(10)]
     name = "penalized_admissibility_upper_risk"
     row = natural.loc[("C9-controls", "top_20", "size_matched_random_partition", name)]
     assert row["value"] == pytest.approx(np.mean(seeds))
-    deep = studies.support(rhelm, arms=["global_bm25"], family="non_usable", top_k=100, replicates=10)
+    deep = support.study(
+        rhelm, arms=["global_bm25"], family="non_usable", top_k=100, resampling=Resampling(replicates=10)
+    )
     row = natural.loc[("C5", "top_100", "global_bm25", "penalized_non_usable_upper_risk")]
     assert row["value"] == pytest.approx(deep.summary.value("global_bm25", "loss")["estimate"])
 
 
 def test_natural_support_refuses_one_source_twice(rhelm):
     with pytest.raises(InputError, match="one source each"):
-        studies.natural_support([rhelm, rhelm])
+        support.together([rhelm, rhelm])

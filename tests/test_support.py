@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from reference_retrieval import random_corpus
 
-from companion.retrieval import rank
-from companion.stages import support
+from companion import scoring
+from companion.bootstrap import Resampling
+from companion.corpora.frozen import frozen_anchor_ranks, load_frozen
+from companion.stages import published, support
 
 
 @dataclass
@@ -27,11 +28,12 @@ def intervals(values):
         {"arm": arm, "source": source, "metric": metric, "estimate": v + shift, "low": low, "high": high}
         for arm, (v, low, high) in values.items()
         for source, shift in (("macro", 0.0), ("elsewhere", 9.0))
-        for metric in (*support.FAMILY_METRICS, "another_metric")
+        for metric in METRICS
     ]
     return pd.DataFrame(rows)
 
 
+METRICS = ("loss", "evidence_recall", "another_metric")
 VALUES = {
     "plain": (0.5, 0.4, 0.7),
     "control:0": (0.1, 0.0, 0.9),
@@ -42,7 +44,7 @@ VALUES = {
 
 def test_controls_have_mean_range_and_spread_over_their_seeds_and_other_arms_their_interval():
     families = support.by_family(Summary(intervals(VALUES))).set_index(["arm", "metric"])
-    assert set(families.index.get_level_values("metric")) == set(support.FAMILY_METRICS)
+    assert set(families.index.get_level_values("metric")) == set(METRICS)
     plain, control = families.loc[("plain", "loss")], families.loc[("control", "loss")]
     assert (plain["seeds"], plain["estimate"], plain["low"], plain["high"]) == (1, 0.5, 0.4, 0.7)
     assert np.isnan(plain["sd"])
@@ -58,51 +60,99 @@ def test_a_seed_without_a_value_leaves_the_mean_undefined():
     assert np.isnan(families.loc[("control", "loss"), "estimate"])
 
 
-def test_the_table_of_arms_has_both_ends_of_every_metric_in_the_order_of_the_arms():
-    table = support.arm_table(support.by_family(Summary(intervals(VALUES))))
-    assert table["arm"].tolist() == ["plain", "control"]
-    assert table["seeds"].tolist() == [1, 3]
-    for metric in support.FAMILY_METRICS:
-        assert table[f"{metric}_low"].tolist() == [0.4, 0.1]
-        assert table[f"{metric}_high"].tolist() == [0.7, 0.4]
-        assert table[metric].tolist() == pytest.approx([0.5, 0.3])
-
-
-def test_what_arms_report_is_averaged_like_everything_else():
-    corpus, encoder = random_corpus(2)
-    _, work = rank(corpus, ["all"], 5, encoder)
-    ids = corpus.queries["query_id"].tolist()
-    # The first two cannot be evaluated; the next belong to a small source, the rest to a large one.
-    source = {query: "small" if number < 5 else "large" for number, query in enumerate(ids)}
-    anchors = [0, 0] + [1] * (len(ids) - 2)
-    per_query = pd.DataFrame({"arm": "any", "query_id": ids, "source": list(source.values()), "anchors": anchors})
-    table = support.reported(work, pd.concat([per_query, per_query.assign(arm="other")])).set_index("arm")
-    assert len(table) == 17
-    for arm, row in table.iterrows():
-        for column in ("passed_unresolved", "fell_back"):
-            by_source = {"small": [], "large": []}
-            for did in work.to_dict("records"):
-                if did["arm"].split(":")[0] == arm and did["query_id"] in ids[2:] and not pd.isna(did[column]):
-                    by_source[source[did["query_id"]]].append(float(did[column]))
-            values = [sum(part) / len(part) for part in by_source.values() if part]
-            assert pd.isna(row[column]) if not values else row[column] == pytest.approx(sum(values) / 2)
-    assert set(table.index[table["fell_back"].notna()]) == {"threshold_router", "cluster_router"}
-    assert table.loc["policy_only", "passed_unresolved"] > 0
-
-
-def test_populations_stand_side_by_side_in_their_order():
+def test_each_population_stands_once_and_in_its_order():
     def study(name, shift):
         def contrast(arm, metric):
-            return {"estimate": shift + len(metric), "low": shift, "high": shift + len(arm)}
+            return pd.Series({"estimate": shift + len(metric), "low": shift, "high": shift + len(arm)})
 
         arms = pd.DataFrame({"evaluable": [3, 8]})
         return SimpleNamespace(
             population=name, summary=SimpleNamespace(contrast=contrast, arms=arms, settings={"n_clusters": 4})
         )
 
-    table = support.side_by_side([study("b", 10), study("a", 20)], "xy", ["loss", "recall"])
+    table = support.side_by_side([study("b", 10), study("a", 20), study("b", 10)], "xy", ["loss", "recall"])
     assert table["population"].tolist() == ["b", "b", "a", "a"]
     assert table["estimate"].tolist() == [14, 16, 24, 26]
     assert table["high"].tolist() == [12, 12, 22, 22]
-    assert (table["evaluable"] == 8).all()
-    assert (table["groups"] == 4).all()
+    assert table[["evaluable", "groups"]].to_numpy().tolist() == [[8, 4]] * 4
+
+
+@pytest.fixture(scope="module")
+def rhelm():
+    return load_frozen("rhelm", arms=["global_dense", "namespace_dense"])
+
+
+def test_a_sweep_is_scored_setting_by_setting(rhelm):
+    table = support.sweep(rhelm, ["namespace_dense"], targets=[0.5, 1.0], depths=[5, 20])
+    assert len(table) == 4
+    for row in table.itertuples():
+        scored = scoring.score_routes(rhelm, arms=[row.arm], target_recall=row.target_recall, top_k=row.top_k)
+        scored = scored[scored["anchors"] > 0]
+        for mine, theirs in (
+            (row.evidence_recall, "evidence_recall"),
+            (row.feasible_rate, "feasible"),
+            (row.prefix_component, "prefix_component"),
+        ):
+            assert mine == pytest.approx(scored[theirs].astype(float).mean(), abs=1e-12)
+
+
+def test_macro_means_weigh_sources_alike_and_skip_what_cannot_be_evaluated():
+    rows = [("x", "A", "g", 1, 0.2), ("x", "A", "h", 1, 0.6), ("x", "B", "g", 2, 1.0), ("x", "B", "g", 0, 9.0)]
+    table = pd.DataFrame(rows, columns=["arm", "source", "group", "anchors", "loss"])
+    assert support.macro_means(table, ["loss"])["loss"].tolist() == pytest.approx([0.7])
+
+
+def test_the_price_in_depth_is_found_by_looking(rhelm):
+    ranks = frozen_anchor_ranks("rhelm")
+    price = support.price_in_depth(rhelm, ranks, 20, Resampling(replicates=400))
+
+    def recall(arm, depth):
+        return (ranks[arm] <= depth).groupby(ranks["query_id"]).mean().mean()
+
+    wanted = recall("namespace_dense", 20)
+    needed = next(depth for depth in range(1, 200) if recall("global_dense", depth) >= wanted)
+    assert price.needed["estimate"] == needed == 45
+    assert price.needed["low"] < needed < price.needed["high"]
+    owner = rhelm.memories.set_index("memory_id")["namespace"]
+    asker = rhelm.queries.set_index("query_id")["namespace"]
+    top = rhelm.rankings[(rhelm.rankings["arm"] == "global_dense") & (rhelm.rankings["rank"] <= needed)]
+    foreign = owner[top["memory_id"]].to_numpy() != asker[top["query_id"]].to_numpy()
+    assert price.foreign["estimate"] == pytest.approx(foreign.mean(), abs=1e-12)  # about half of what is read
+    assert price.foreign["estimate"] == pytest.approx(0.5, abs=0.01)
+    at = price.curves.set_index("depth")
+    for depth in (5, 20, 100):
+        assert at.loc[depth, "own"] == pytest.approx(recall("namespace_dense", depth))
+        assert at.loc[depth, "everything"] == pytest.approx(recall("global_dense", depth))
+
+
+def test_the_price_resamples_groups(rhelm):
+    """Replicates by drawing personas one by one, from another stream."""
+    ranks = frozen_anchor_ranks("rhelm")
+    price = support.price_in_depth(rhelm, ranks, 20)
+    group = rhelm.queries.set_index("query_id")["group"]
+    hits = {a: pd.DataFrame(ranks[[a]].to_numpy() <= np.arange(1, 101)).groupby(ranks["query_id"]).mean() for a in ARMS}
+    sums = {arm: table.groupby(group).sum().to_numpy() for arm, table in hits.items()}
+    rng = np.random.default_rng(5)
+    found = []
+    for _ in range(4000):
+        drawn = rng.integers(0, 7, 7)
+        wide, own = (sums[arm][drawn].sum(axis=0) for arm in ARMS)
+        found.append(int((wide >= own[19] - 1e-9).argmax()) + 1)
+    assert np.quantile(found, [0.025, 0.975]).tolist() == pytest.approx(price.needed[["low", "high"]].tolist(), abs=1.5)
+
+
+ARMS = ("global_dense", "namespace_dense")
+
+
+def test_published_figures_stand_beside_ours(rhelm):
+    study = support.study(rhelm, reference="global_dense", resampling=Resampling(replicates=300))
+    table = support.beside_published(study, "rhelm", "rhelm_top_20").set_index(["claim", "subject", "metric"])
+    assert len(table) == 23
+    for (_, subject, metric), row in table.iterrows():
+        arm, _, reference = subject.partition("-")
+        name = published.PUBLISHED_METRICS.get(metric, "feasible_rate")
+        ours = (study.summary.contrast if reference else study.summary.value)(arm, name, "rhelm")
+        times = 523 if metric == "matched_query_count" else 1
+        for mine, theirs in (("value", "estimate"), ("low", "low"), ("high", "high")):
+            assert row[mine] == pytest.approx(times * ours[theirs], abs=1e-6)
+    assert table.loc[("C9-source", "global_dense", "matched_query_count"), "published"] == 179

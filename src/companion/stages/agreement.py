@@ -1,13 +1,8 @@
-"""Agreement between annotators: alpha, the tables behind published figures, and what prevalence does to alpha.
+"""Agreement between annotators and between judges: alpha, the tables behind published figures, and prevalence.
 
-Protocol section 6. Krippendorff's alpha itself comes from the ``krippendorff`` package, always nominal. This module
-adds what the paper's two numbers per axis leave open:
-
-* For a question with two answers, exact agreement and alpha over *n* records determine how many records both
-  annotators answered yes, how many split them, and how many both answered no (:func:`rebuild_table`): two numbers,
-  two unknowns. Where no such table exists, the question had more than two answers.
-* An interval for alpha by resampling records (:func:`alpha_interval`).
-* How alpha falls with the rarer answer's prevalence while agreement stays put (:func:`prevalence_grid`).
+For a question with two answers, exact agreement and alpha over n records determine how many records both annotators
+answered yes, how many they split, and how many both answered no: two figures, two unknowns. That two answers were
+possible is an assumption: more answers can give the same figures (:func:`other_margins`).
 """
 
 from __future__ import annotations
@@ -16,30 +11,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import krippendorff
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from companion.bootstrap import DEFAULT_CONFIDENCE, DEFAULT_REPLICATES, Resamples
+from companion.bootstrap import LEAST_REPLICATES, Resamples, Resampling
 from companion.errors import InputError
-from companion.stages.published import figures
+from companion.stages import published as paper
 
-CLAIM = "agreement"
 TWO_ANSWERS = ("scope", "prohibited", "usable_evidence")
 """Axes that the annotators answered with yes or no."""
-_COLUMNS = ["claim", "subject", "contrast", "metric", "value", "low", "high", "how"]
+_COUNTS = ["both_yes", "split", "both_no"]
 
 
 @dataclass(frozen=True)
 class PairTable:
-    """Two annotators, two answers: how the records fall.
+    """Two annotators, two answers: the numbers of records with two yes, one yes and no yes.
 
-    Attributes
-    ----------
-    both_yes, split, both_no : int
-        Records on which both say yes, they differ, both say no. Who said what on a split record is not kept:
-        neither agreement nor alpha depends on it.
+    Who said yes on a split record is not kept: neither agreement nor alpha depends on it.
     """
 
     both_yes: int
@@ -68,24 +57,20 @@ class PairTable:
     @property
     def alpha(self) -> float:
         """Krippendorff's alpha; NaN when only one answer was ever given (nothing to disagree about)."""
-        counts = np.repeat([[2, 0], [1, 1], [0, 2]], [self.both_yes, self.split, self.both_no], axis=0)
-        return _alpha_of_counts(counts)
+        return _alpha_of_counts(np.repeat([[2, 0], [1, 1], [0, 2]], [self.both_yes, self.split, self.both_no], axis=0))
 
     @property
     def yes_agreement(self) -> float:
-        """Specific agreement on yes: of the yes answers, the share that the other annotator gave too."""
+        """Of the yes answers, the share that the other annotator gave too."""
         return _ratio(2 * self.both_yes, 2 * self.both_yes + self.split)
 
     @property
     def no_agreement(self) -> float:
-        """Specific agreement on no."""
+        """Of the no answers, the share that the other annotator gave too."""
         return _ratio(2 * self.both_no, 2 * self.both_no + self.split)
 
     def ratings(self) -> pd.DataFrame:
-        """Return one row per record: boolean columns ``annotator_1`` and ``annotator_2``.
-
-        Split records alternate between the annotators, since the counts do not say who answered yes.
-        """
+        """Return one row per record, boolean ``annotator_1`` and ``annotator_2``; split records alternate."""
         first = np.repeat([True, True, False], [self.both_yes, self.split, self.both_no])
         second = np.repeat([True, False, False], [self.both_yes, self.split, self.both_no])
         odd = np.arange(self.n) % 2 == 1
@@ -115,53 +100,20 @@ def alpha(ratings: pd.DataFrame) -> float:
 
 
 def exact_agreement(ratings: pd.DataFrame) -> float:
-    """Share of fully answered records on which all annotators agree.
-
-    Parameters
-    ----------
-    ratings : DataFrame, shape (n records, m annotators)
-        As for :func:`alpha`.
-
-    Returns
-    -------
-    float
-        NaN when no record was answered by everybody.
-
-    Raises
-    ------
-    InputError
-        Fewer than two annotators.
-    """
+    """Share of fully answered records on which all annotators agree; NaN where there is none."""
     counts = answer_counts(ratings)
     full = counts.sum(axis=1) == ratings.shape[1]
     return float((counts[full].max(axis=1) == ratings.shape[1]).mean()) if full.any() else float("nan")
 
 
 def answer_counts(ratings: pd.DataFrame) -> NDArray[np.int64]:
-    """Count the answers of every record.
-
-    Parameters
-    ----------
-    ratings : DataFrame, shape (n records, m annotators)
-        As for :func:`alpha`.
-
-    Returns
-    -------
-    ndarray of int64, shape (n records, v distinct answers)
-        How many annotators gave each answer.
-
-    Raises
-    ------
-    InputError
-        Fewer than two annotators.
-    """
+    """Count how many annotators gave each answer: shape (n records, v distinct answers)."""
     if ratings.shape[1] < 2:
         raise InputError(f"agreement: {ratings.shape[1]} column(s) of answers; expected one per annotator, two or more")
     codes, answers = pd.factorize(ratings.astype(object).to_numpy().ravel())
     given = codes >= 0
     record = np.repeat(np.arange(len(ratings)), ratings.shape[1])[given]
-    size = len(ratings) * len(answers)
-    flat = np.bincount(record * len(answers) + codes[given], minlength=size)
+    flat = np.bincount(record * len(answers) + codes[given], minlength=len(ratings) * len(answers))
     return flat.reshape(len(ratings), len(answers)).astype(np.int64)
 
 
@@ -205,6 +157,42 @@ def _tables_with(split: int, n: int) -> Iterator[PairTable]:
     return (PairTable(yes, split, n - split - yes) for yes in range((n - split) // 2 + 1))
 
 
+def other_margins(table: PairTable, answers: int = 3) -> list[tuple[int, ...]]:
+    """List how often each of three answers may have been given where agreement and alpha are those of ``table``.
+
+    Both depend only on the number of split records and on the sum of squares of these 2n answers.
+    """
+    if answers != 3:
+        raise InputError(f"other margins: {answers} answers; expected 3")
+    total = 2 * table.n
+    yes = 2 * table.both_yes + table.split
+    square = yes**2 + (total - yes) ** 2
+    found = []
+    for a in range(1, total // 3 + 1):
+        # b + c and b^2 + c^2 are given: b and c are the roots of a quadratic.
+        rest, squares = total - a, square - a * a
+        root = 2 * squares - rest * rest
+        side = int(np.sqrt(max(root, 0)))
+        if root >= 0 and side * side == root and (rest - side) % 2 == 0 and (rest - side) // 2 >= a:
+            found.append((a, (rest - side) // 2, (rest + side) // 2))
+    return found
+
+
+def sizes_that_fit(alpha: float, largest: int = 207, tolerance: float = 1e-6) -> dict[int, list[int]]:
+    """Find on how many records a published alpha is possible at all: number of records to numbers of split records.
+
+    With s split records of n, alpha = 1 - (2n - 1) 2s / M, where M is 4n^2 minus the sum of squares of the counts of
+    the answers: a whole number, however many answers there are.
+    """
+    found: dict[int, list[int]] = {}
+    for n in range(2, largest + 1):
+        for s in range(1, n + 1):
+            m = (2 * n - 1) * 2 * s / (1 - alpha)
+            if abs(m - round(m)) < tolerance and m <= 4 * n * n:
+                found.setdefault(n, []).append(s)
+    return found
+
+
 @dataclass(frozen=True)
 class AlphaInterval:
     """Alpha with its percentile interval over records; ``undefined`` replicates had a single answer throughout."""
@@ -215,22 +203,21 @@ class AlphaInterval:
     undefined: int
     settings: Resamples
 
+    @property
+    def estimate(self) -> float:
+        """Alpha, under the name that other estimates have."""
+        return self.alpha
 
-def alpha_interval(
-    ratings: pd.DataFrame,
-    *,
-    replicates: int = DEFAULT_REPLICATES,
-    confidence: float = DEFAULT_CONFIDENCE,
-    seed: int = 0,
-) -> AlphaInterval:
-    """Percentile bootstrap interval for alpha: records are resampled with replacement (Protocol section 3).
+
+def alpha_interval(ratings: pd.DataFrame, resampling: Resampling | None = None, **settings: Any) -> AlphaInterval:
+    """Percentile bootstrap interval for alpha: records are resampled with replacement.
 
     Parameters
     ----------
     ratings : DataFrame, shape (n records, m annotators)
         As for :func:`alpha`.
-    replicates, confidence, seed
-        Bootstrap settings, carried in the result.
+    resampling : Resampling, optional
+        Replicates, level and seed, which may be given by name as well.
 
     Returns
     -------
@@ -242,21 +229,64 @@ def alpha_interval(
     InputError
         No records, fewer than two annotators, or settings out of range.
     """
+    how = resampling or Resampling(**settings)
     counts = answer_counts(ratings)
     if not len(counts):
         raise InputError("agreement: no records; expected one row per record")
-    # Records with the same answers are interchangeable, so a resample is a count per pattern of answers, and
-    # the few distinct resamples are each given to the library once.
+    # Records with the same answers are interchangeable: a resample is a count per pattern of answers, and the few
+    # distinct resamples are each given to the library once.
     patterns, which = np.unique(counts, axis=0, return_inverse=True)
-    member = np.equal.outer(which.ravel(), np.arange(len(patterns))).astype(np.int64)
-    draws = Resamples(seed, replicates, confidence, (len(counts),))
-    resampled = np.vstack([weights @ member for _, weights in draws.chunks()])
+    draws, resampled = _resampled(which.ravel(), len(patterns), how)
     distinct, place = np.unique(resampled, axis=0, return_inverse=True)
     values = np.array([_alpha_of_counts(np.repeat(patterns, row, axis=0)) for row in distinct])[place.ravel()]
+    low, high = _ends(values, how)
+    return AlphaInterval(_alpha_of_counts(counts), low, high, int(np.isnan(values).sum()), draws)
+
+
+def _resampled(pattern: NDArray[Any], kinds: int, how: Resampling) -> tuple[Resamples, NDArray[np.int64]]:
+    """Draw records with replacement; return how often each pattern was drawn, replicate by replicate."""
+    member = np.equal.outer(pattern, np.arange(kinds)).astype(np.int64)
+    draws = Resamples(how.seed, how.replicates, how.confidence, (len(pattern),))
+    return draws, np.vstack([weights @ member for _, weights in draws.chunks()])
+
+
+def _ends(values: NDArray[np.float64], how: Resampling) -> tuple[float, float]:
     defined = values[~np.isnan(values)]
-    ends = np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2]) if len(defined) else [np.nan] * 2
-    undefined = int(np.isnan(values).sum())
-    return AlphaInterval(_alpha_of_counts(counts), float(ends[0]), float(ends[1]), undefined, draws)
+    if not len(defined):
+        return float("nan"), float("nan")
+    low, high = np.quantile(defined, [(1 - how.confidence) / 2, (1 + how.confidence) / 2])
+    return float(low), float(high)
+
+
+def judge_agreement(resampling: Resampling | None = None) -> pd.DataFrame:
+    """Measure how far two judges of the same 200 answers agree, over all and by reader, source and arm.
+
+    Returns
+    -------
+    DataFrame
+        by, value, outputs, metric ("exact_agreement", "kappa", "alpha"), estimate, low, high; outputs are resampled.
+    """
+    how = resampling or Resampling()
+    rows = []
+    for row in paper.table("judge_agreement").itertuples():
+        counts = np.array([row.both_correct, row.only_first_correct, row.only_second_correct, row.both_incorrect])
+        _, drawn = _resampled(np.repeat(np.arange(4), counts), 4, how)
+        for metric, values in _measures(np.vstack([counts, drawn])).items():
+            low, high = _ends(values[1:], how) if how.replicates >= LEAST_REPLICATES else (np.nan, np.nan)
+            rows.append((row.by, row.value, row.outputs, metric, values[0], low, high))
+    return pd.DataFrame(rows, columns=["by", "value", "outputs", "metric", "estimate", "low", "high"])
+
+
+def _measures(counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    """Exact agreement, Cohen's kappa and alpha of 2 x 2 tables given as yes-yes, yes-no, no-yes, no-no."""
+    a, b, c, d = counts.T.astype(float)
+    n = a + b + c + d
+    same, first, second = (a + d) / n, (a + b) / n, (a + c) / n
+    chance = first * second + (1 - first) * (1 - second)
+    yes = 2 * a + b + c
+    with np.errstate(invalid="ignore", divide="ignore"):
+        nominal = 1 - (2 * n - 1) * (b + c) / (yes * (2 * n - yes))
+        return {"exact_agreement": same, "kappa": (same - chance) / (1 - chance), "alpha": nominal}
 
 
 def prevalence_grid(n: int = 207, splits: NDArray[np.int64] | None = None, step: int = 1) -> pd.DataFrame:
@@ -285,17 +315,14 @@ def prevalence_grid(n: int = 207, splits: NDArray[np.int64] | None = None, step:
     chosen = np.arange(int(0.3 * n) + 1) if splits is None else np.asarray(splits, dtype=np.int64)
     if n < 1 or step < 1 or (len(chosen) and not (chosen.min() >= 0 and chosen.max() <= n)):
         raise InputError(f"prevalence grid: n {n}, step {step}, splits {chosen}; expected 1 <= n, 0 <= split <= n")
-    rows = [_describe(PairTable(yes, int(s), n - int(s) - yes)) for s in chosen for yes in range(0, n - s + 1, step)]
+    names = (*_COUNTS, "prevalence", "alpha", "yes_agreement", "no_agreement")
+    tables = [PairTable(yes, int(s), n - int(s) - yes) for s in chosen for yes in range(0, n - s + 1, step)]
+    rows = [{name: getattr(t, name) for name in names} | {"agreement": t.exact_agreement} for t in tables]
     return pd.DataFrame(rows)
 
 
-def _describe(table: PairTable) -> dict[str, Any]:
-    names = ("split", "both_yes", "both_no", "prevalence", "alpha", "yes_agreement", "no_agreement")
-    return {**{name: getattr(table, name) for name in names}, "agreement": table.exact_agreement}
-
-
 def published() -> pd.DataFrame:
-    """Read the published agreement of the 207 records, with the table behind it where there is one.
+    """Read the published agreement of the 207 records, with a two-answer table behind it where there is one.
 
     Returns
     -------
@@ -303,60 +330,28 @@ def published() -> pd.DataFrame:
         One row per axis, index ``axis``: n, exact_agreement, alpha as published; both_yes, split, both_no (Int64,
         ``<NA>`` where no two-answer table gives the figures).
     """
-    rows = figures(CLAIM)
+    rows = paper.figures("agreement")
     wide = rows.pivot_table(index="subject", columns="metric", values="published", sort=False)
-    out = pd.DataFrame(
-        {
-            "n": rows.groupby("subject", sort=False)["n"].first().astype("int64"),
-            "exact_agreement": wide["exact_agreement"],
-            "alpha": wide["krippendorff_alpha"],
-        }
-    )
-    pairs = zip(out["exact_agreement"], out["alpha"], out["n"], strict=True)
-    tables = [rebuild_table(float(share), float(value), int(n)) if share <= 1 else None for share, value, n in pairs]
-    for name in ("both_yes", "split", "both_no"):
+    out = pd.DataFrame({"n": rows.groupby("subject", sort=False)["n"].first().astype("int64")})
+    out = out.assign(exact_agreement=wide["exact_agreement"], alpha=wide["krippendorff_alpha"])
+    tables = [
+        rebuild_table(r.exact_agreement, r.alpha, r.n) if r.exact_agreement <= 1 else None for r in out.itertuples()
+    ]
+    for name in _COUNTS:
         out[name] = pd.array([None if t is None else getattr(t, name) for t in tables], dtype="Int64")
     return out.rename_axis("axis")
 
 
 def published_tables() -> dict[str, PairTable]:
-    """Return the rebuilt tables by axis; axes with more than two answers are absent."""
-    known = published().dropna(subset=["split"])
-    counts = known[["both_yes", "split", "both_no"]].astype("int64")
-    return {str(axis): PairTable(*map(int, row)) for axis, row in zip(counts.index, counts.to_numpy(), strict=True)}
-
-
-def recomputable(
-    *, replicates: int = DEFAULT_REPLICATES, confidence: float = DEFAULT_CONFIDENCE, seed: int = 0
-) -> pd.DataFrame:
-    """Recompute the published agreement figures that a whole-number table settles, with intervals for alpha.
-
-    Parameters
-    ----------
-    replicates, confidence, seed
-        Bootstrap settings of the intervals, which the paper does not give.
-
-    Returns
-    -------
-    DataFrame
-        claim, subject, contrast, metric (keys of ``figures.csv``), value, low, high (NaN where not computed), how.
-        The check is one of consistency: that whole numbers exist which give both figures at once.
-    """
-    rows = []
-    for axis, table in published_tables().items():
-        interval = alpha_interval(table.ratings(), replicates=replicates, confidence=confidence, seed=seed)
-        how = (
-            f"the only table of {table.n} records that gives both figures: {table.both_yes} both yes, "
-            f"{table.split} split, {table.both_no} both no"
-        )
-        key = (CLAIM, axis, "two_annotators")
-        rows.append((*key, "exact_agreement", table.exact_agreement, np.nan, np.nan, how))
-        rows.append((*key, "krippendorff_alpha", interval.alpha, interval.low, interval.high, how))
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    """Return the rebuilt tables by axis; axes whose figures no two-answer table gives are absent."""
+    known = published().dropna(subset=["split"])[_COUNTS].astype("int64")
+    return {str(axis): PairTable(*map(int, row)) for axis, row in zip(known.index, known.to_numpy(), strict=True)}
 
 
 def _alpha_of_counts(counts: NDArray[np.int64]) -> float:
     """Nominal alpha from answer counts, NaN where it is undefined (the library raises there)."""
+    import krippendorff
+
     paired = counts[counts.sum(axis=1) >= 2]
     if (paired.sum(axis=0) > 0).sum() < 2:
         return float("nan")

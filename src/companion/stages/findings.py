@@ -152,10 +152,9 @@ def _plain(sentence: str, words: str, quoted: float, value: float, verdict: str,
 def _random_pool(quoted: float, how: Resampling) -> dict[str, Any]:
     """Say whether random pools of the namespace's size find less than searching everything on RHELM too."""
     from companion.corpora.frozen import load_frozen
-    from companion.stages import studies, support
+    from companion.stages import support
 
-    settings = {"replicates": how.replicates, "confidence": how.confidence, "seed": how.seed}
-    study = studies.support(load_frozen("rhelm", arms=[_WIDE, _NARROW, _RANDOM]), **settings)  # type: ignore[arg-type]
+    study = support.study(load_frozen("rhelm", arms=[_WIDE, _NARROW, _RANDOM]), resampling=how)
     found = support.by_family(study.summary).query("metric == 'evidence_recall'").set_index("arm")
     ours, same = found.loc[_RANDOM], found["high"][_RANDOM] < found["estimate"][_WIDE]
     row = _plain("identity", "evidence recall, random pool of the same size", quoted, quoted, SAME, "")
@@ -194,12 +193,10 @@ def inadmissible_effects(
         Leaving a scenario out was decided after seeing the data: a sensitivity, not a result.
     """
     table = published.table("exposure_outcomes") if outcomes is None else outcomes
-    how = resampling or Resampling()
-    settings = {"replicates": how.replicates, "confidence": how.confidence, "seed": how.seed, "method": how.method}
     parts = []
     for left_out in ("", without):
         for rule, strata in (("stratified", "axis"), ("unstratified", "none")):
-            part = exposure.summarise(table[table["scenario"] != left_out], stratify=strata, **settings)  # type: ignore[arg-type]
+            part = exposure.summarise(table[table["scenario"] != left_out], strata, resampling)  # type: ignore[arg-type]
             parts.append(part.query("metric == 'relevant_inadmissible'").assign(rule=rule, left_out=left_out))
     rows = pd.concat(parts, ignore_index=True)[["reader", "rule", "left_out", "estimate", "low", "high"]]
     return rows.assign(excludes_zero=(rows["low"] > 0) | (rows["high"] < 0))
@@ -215,12 +212,10 @@ def rhelm_beside(resampling: Resampling | None = None) -> pd.DataFrame:
         levels; ``prefix_component`` is loss plus feasibility.
     """
     from companion.corpora.frozen import load_frozen
-    from companion.stages import studies
+    from companion.stages import support
 
-    how = resampling or Resampling()
-    settings = {"replicates": how.replicates, "confidence": how.confidence, "seed": how.seed}
     records = load_frozen("rhelm", arms=[_WIDE, _NARROW])
-    ours = studies.support(records, reference=_WIDE, **settings).summary  # type: ignore[arg-type]
+    ours = support.study(records, reference=_WIDE, resampling=resampling).summary
     levels = published.figures("C9-source").query("contrast == 'rhelm_top_20'")
     wide = levels.pivot(index="metric", columns="subject", values="published").rename(published.PUBLISHED_METRICS)
     told = (wide[_NARROW] - wide[_WIDE]).to_dict()
@@ -273,9 +268,7 @@ def _find_scenario(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
 
 def _find_agreement(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
     for axis, table in agreement.published_tables().items():
-        value = agreement.alpha_interval(
-            table.ratings(), replicates=how.replicates, confidence=how.confidence, seed=how.seed
-        )
+        value = agreement.alpha_interval(table.ratings(), how)
         reading = f"one table: {table.both_yes} both yes, {table.split} split, {table.both_no} both no"
         yield _finding(
             "annotators' alpha", axis, {"estimate": value.alpha, "low": value.low, "high": value.high}, reading

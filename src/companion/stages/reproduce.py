@@ -127,10 +127,6 @@ def _with_draws(make: Callable[[Resampling], pd.DataFrame], how: Resampling) -> 
     return table
 
 
-def _settings(how: Resampling) -> dict[str, Any]:
-    return {"replicates": how.replicates, "confidence": how.confidence, "seed": how.seed}
-
-
 def _keyed(table: pd.DataFrame, note: str, **keys: Any) -> pd.DataFrame:
     return table.rename(columns={"estimate": "value"}).reindex(columns=[*_MATCH, *_VALUES]).assign(note=note, **keys)
 
@@ -193,7 +189,7 @@ def _controlled(how: Resampling) -> pd.DataFrame:
 
 
 def _exposure(how: Resampling) -> pd.DataFrame:
-    table = exposure.summarise(published.table("exposure_outcomes"), **_settings(how))
+    table = exposure.summarise(published.table("exposure_outcomes"), resampling=how)
     table = table.rename(columns={"reader": "subject"})
     rows = _keyed(table, "768 paired units of exposure_outcomes.csv, scenarios resampled within their axis")
     return rows.drop(columns="claim").merge(published.figures()[_MATCH].query("claim in ['C8', 'C12']"), on=_MATCH[1:])
@@ -205,7 +201,7 @@ def _readers(how: Resampling) -> pd.DataFrame:
 
     if not evidence.is_present():
         return pd.DataFrame()
-    rows = downstream.recomputable(evidence.load_evidence(), **_settings(how))
+    rows = downstream.published_rows(evidence.load_evidence(), how)
     return rows[[*_MATCH, *_VALUES]].assign(note="from the released case scores, groups resampled within source")
 
 
@@ -227,10 +223,10 @@ def reproducing_seeds(seeds: range = range(12), replicates: int = bootstrap.DEFA
 def _rhelm(how: Resampling) -> pd.DataFrame:
     """Replicate the per-source rows of RHELM from the frozen rankings under the packaged encoder."""
     from companion.corpora.frozen import load_frozen
-    from companion.stages import studies
+    from companion.stages import support
 
-    study = studies.support(load_frozen("rhelm", arms=_TWO), arms=_TWO, reference=_TWO[0], **_settings(how))
-    rows = studies.beside_published(study, "rhelm", "rhelm_top_20")
+    study = support.study(load_frozen("rhelm", arms=_TWO), arms=_TWO, reference=_TWO[0], resampling=how)
+    rows = support.beside_published(study, "rhelm", "rhelm_top_20")
     note = "same questions and rule, all-MiniLM-L6-v2 instead of Qwen3-Embedding-8B"
     return rows[[*_MATCH, *_VALUES]].assign(status="replicated", note=note)
 
@@ -238,11 +234,11 @@ def _rhelm(how: Resampling) -> pd.DataFrame:
 def _natural(how: Resampling) -> pd.DataFrame:
     """Replicate the two-source rows where rankings of MemOps were frozen too."""
     from companion.corpora.frozen import frozen, load_frozen
-    from companion.stages import studies
+    from companion.stages import support
 
     if not set(NATURAL_SOURCES) <= set(frozen()):
         return pd.DataFrame()
-    records = studies.natural_support([load_frozen(name) for name in NATURAL_SOURCES])
+    records = support.together([load_frozen(name) for name in NATURAL_SOURCES])
     parts = [_natural_pair(records, depth, how) for depth in (10, 20, 50, 100)]
     parts += [_natural_arms(records, how), _natural_filters(records, how)]
     rows = pd.concat(parts, ignore_index=True).drop_duplicates(_MATCH)[[*_MATCH, *_VALUES]]
@@ -250,25 +246,25 @@ def _natural(how: Resampling) -> pd.DataFrame:
 
 
 def _natural_pair(records: Records, depth: int, how: Resampling) -> pd.DataFrame:
-    from companion.stages import studies
+    from companion.stages import support
 
-    study = studies.support(records, arms=_TWO, reference=_TWO[0], top_k=depth, **_settings(how))
-    found = [studies.beside_published(study, MACRO, f"top_{depth}")]
-    found += [studies.beside_published(study, "memops", "memops_top_20")] * (depth == 20)
+    study = support.study(records, arms=_TWO, reference=_TWO[0], top_k=depth, resampling=how)
+    found = [support.beside_published(study, MACRO, f"top_{depth}")]
+    found += [support.beside_published(study, "memops", "memops_top_20")] * (depth == 20)
     rows = pd.concat(found, ignore_index=True)
     return rows[rows["claim"].isin(["C9", "C9-bounds", "C9-source"])]
 
 
 def _natural_arms(records: Records, how: Resampling) -> pd.DataFrame:
     """Replicate controls at depth 20 and every arm at depth 100; random controls average over their seeds."""
-    from companion.stages import studies, support
+    from companion.stages import support
 
     names = {**published.PUBLISHED_METRICS, "penalized_non_usable_upper_risk": "loss"}
     parts = []
     for claim, depth in (("C9-controls", 20), ("C5", 100)):
         wanted = published.figures(claim)
         for family in ("admissibility", "non_usable"):
-            study = studies.support(records, family=family, top_k=depth, **_settings(how))
+            study = support.study(records, family=family, top_k=depth, resampling=how)
             means = support.by_family(study.summary).rename(columns={"estimate": "value", "metric": "ours"})
             rows = wanted[wanted["metric"].str.contains("non_usable") == (family == "non_usable")]
             rows = rows.assign(ours=rows["metric"].map(names), arm=rows["subject"])
@@ -277,11 +273,11 @@ def _natural_arms(records: Records, how: Resampling) -> pd.DataFrame:
 
 
 def _natural_filters(records: Records, how: Resampling) -> pd.DataFrame:
-    from companion.stages import studies
+    from companion.stages import support
 
     arms = ["policy_only", "lifecycle_only", "policy_and_lifecycle", "namespace_dense"]
-    study = studies.support(records, arms=arms, reference=arms[-1], top_k=100, **_settings(how))
-    rows = studies.beside_published(study, MACRO, "top_100")
+    study = support.study(records, arms=arms, reference=arms[-1], top_k=100, resampling=how)
+    rows = support.beside_published(study, MACRO, "top_100")
     return rows[rows["claim"] == "C10"]
 
 

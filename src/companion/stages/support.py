@@ -1,135 +1,361 @@
-"""Stage one in tables: arms with their seeds, sweeps from one frozen ranking, populations side by side (section 5)."""
+"""Stage one: from a corpus or frozen rankings to scores with intervals, controls, sweeps, and the price in depth."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from companion import bootstrap, scoring
+from companion import logic, scoring
+from companion.bootstrap import LEAST_REPLICATES, MACRO, Resamples, Resampling, estimate
+from companion.errors import InputError
 from companion.retrieval.registry import base_arm
-from companion.stages import studies
+from companion.stages import published
+from companion.tables import Records
 
-if TYPE_CHECKING:
-    from companion.tables import Records
-
-TARGETS = (0.5, 0.7, 0.8, 0.9, 1.0)
-COSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-DEPTHS = (5, 10, 20, 50, 100)
-
-FAMILY_METRICS = (
-    "evidence_recall",
-    "feasible_rate",
-    "loss",
-    "upper_bound",
-    "any_violation",
-    "violation_count",
+CROSSING_METRICS = (
+    "admissible",
+    "unresolved",
+    "inadmissible",
     "wrong_scope",
     "policy_disallowed",
     "lifecycle_incompatible",
-    "candidates_scored",
 )
+STATUS_WORDS = {True: "admissible", False: "inadmissible"}
 
 
-family_of = base_arm
-"""An arm's name without its seed: random controls are ranked once per seed, as ``name:seed``."""
+@dataclass(frozen=True)
+class Study:
+    """One population, ranked and scored."""
+
+    records: Records
+    per_query: pd.DataFrame
+    summary: scoring.Summary
+
+    @property
+    def population(self) -> str:
+        """Name of the population; estimates of different ones are never averaged."""
+        return self.records.population
 
 
-def by_family(summary: scoring.Summary, source: str = bootstrap.MACRO) -> pd.DataFrame:
-    """Summarise arms, random controls over their seeds."""
-    rows = summary.intervals[summary.intervals["source"] == source]
-    rows = rows[rows["metric"].isin(FAMILY_METRICS)].assign(family=rows["arm"].map(family_of))
-    parts = []
-    for (family, metric), part in rows.groupby(["family", "metric"], sort=False):
-        seeded = len(part) > 1
-        values = part["estimate"]
-        parts.append(
-            {
-                "arm": family,
-                "seeds": len(part),
-                "metric": metric,
-                "estimate": values.mean(skipna=False),
-                "low": values.min() if seeded else part["low"].iloc[0],
-                "high": values.max() if seeded else part["high"].iloc[0],
-                "sd": values.std(),
-                "spread": "over seeds" if seeded else "over groups",
-            }
-        )
-    return pd.DataFrame(parts)
-
-
-def arm_table(families: pd.DataFrame) -> pd.DataFrame:
-    """Lay ``by_family`` out with one row per arm."""
-    rows = pd.MultiIndex.from_frame(families[["arm", "seeds"]].drop_duplicates())
-    wide = families.pivot(index=["arm", "seeds"], columns="metric", values=["estimate", "low", "high"]).reindex(rows)
-    suffixes = {"estimate": "", "low": "_low", "high": "_high"}
-    columns = {f"{m}{suffix}": wide[part, m] for m in FAMILY_METRICS for part, suffix in suffixes.items()}
-    return pd.DataFrame(columns).reset_index()
-
-
-def reported(work: pd.DataFrame, per_query: pd.DataFrame) -> pd.DataFrame:
-    """Average what filters and routers report about themselves, as every other measure is averaged."""
-    columns = ["passed_unresolved", "fell_back"]
-    sources = per_query.loc[per_query["anchors"] > 0, ["query_id", "source"]].drop_duplicates()
-    rows = work.astype(dict.fromkeys(columns, "Float64")).assign(arm=work["arm"].map(family_of))
-    by_source = rows.merge(sources, on="query_id").groupby(["arm", "source"], sort=False)[columns].mean()
-    return by_source.groupby("arm", sort=False).mean().reset_index()
-
-
-def sweep(
+def study(
     records: Records,
-    arms: Sequence[str],
     *,
-    targets: Sequence[float] = TARGETS,
-    depths: Sequence[int] = DEPTHS,
-) -> pd.DataFrame:
+    reference: str | None = None,
+    top_k: int | None = 20,
+    resampling: Resampling | None = None,
+    **options: Any,
+) -> Study:
+    """Score the rankings of one population and summarise them.
+
+    Parameters
+    ----------
+    records : Records
+        With rankings.
+    reference : str, optional
+        The arm that the others are compared with.
+    top_k : int, optional
+        Depth at which routes are cut; None scores whole routes.
+    resampling : Resampling, optional
+        Replicates, level and seed of the intervals.
+    **options
+        ``arms``, ``target_recall``, ``infeasibility_cost``, ``axes``, ``family``, ``anchors``: as for
+        :func:`companion.scoring.score_routes`.
+
+    Returns
+    -------
+    Study
+        ``per_query`` from ``score_routes``, ``summary`` from ``summarise``.
+
+    See Also
+    --------
+    Methods, "Matched recall".
+    """
+    per_query = scoring.score_routes(records, top_k=top_k, **options)
+    return Study(records, per_query, scoring.summarise(per_query, reference=reference, resampling=resampling))
+
+
+def live(
+    corpus_name: str, arms: Sequence[str], top_k: int, split: str | None = "evaluation", encoder: str = "minilm"
+) -> Records:
+    """Load a corpus and rank it now."""
+    from companion import corpora, retrieval
+
+    corpus = corpora.load(corpus_name).restrict(split)
+    rankings, work = retrieval.rank(corpus, list(arms), top_k=top_k, encoder=retrieval.Encoder(model=encoder))
+    return corpus.records(rankings=rankings, work=work)
+
+
+def together(parts: Sequence[Records]) -> Records:
+    """Put the frozen runs of the paper's two sources together: the population ``natural-support``."""
+    sources = [tuple(part.queries["source"].unique()) for part in parts]
+    if any(len(names) != 1 for names in sources) or len(set(sources)) != len(sources):
+        raise InputError(f"natural support needs runs of one source each, all different; found {sources}")
+    names = ("memories", "queries", "labels", "rankings", "work")
+    joined = {name: pd.concat([getattr(part, name) for part in parts], ignore_index=True) for name in names}
+    return Records(**joined, population="natural-support", name="natural-support").check()
+
+
+def beside_published(study: Study, source: str, contrast: str) -> pd.DataFrame:
+    """Put our estimates of one source beside the published ones of the same arms, metrics and depth."""
+    rows = published.figures().query("contrast == @contrast").reset_index(drop=True)
+    pair = rows["subject"].str.partition("-")
+    metric = rows["metric"].replace("matched_query_count", "feasible_rate").replace(published.PUBLISHED_METRICS)
+    wanted = pd.DataFrame({"arm": pair[0], "reference": pair[2], "metric": metric, "row": rows.index})
+    ours = pd.concat([study.summary.intervals.assign(reference=""), study.summary.contrasts])
+    ours = ours[ours["source"] == source].astype({"reference": "str"})
+    found = wanted.merge(ours, on=["arm", "reference", "metric"]).set_index("row")
+    kept = rows.loc[found.index].assign(value=found["estimate"], low=found["low"], high=found["high"])
+    counts = study.summary.arms.query("source == @source").set_index("arm")["evaluable"]
+    whole = kept["metric"] == "matched_query_count"
+    for end in ("value", "low", "high"):
+        kept.loc[whole, end] = (kept[end] * kept["subject"].map(counts)).round(6)[whole]
+    return kept.sort_index().reset_index(drop=True)
+
+
+def by_family(summary: scoring.Summary, source: str = MACRO) -> pd.DataFrame:
+    """Summarise arms, random controls (ranked once per seed, as ``name:seed``) by the mean and range of their seeds."""
+    rows = summary.intervals[summary.intervals["source"] == source]
+    rows = rows.assign(family=rows["arm"].map(base_arm))
+    groups = rows.groupby(["family", "metric"], sort=False)
+    table = groups.agg(
+        seeds=("arm", "size"), mean=("estimate", lambda v: v.mean(skipna=False)), smallest=("estimate", "min"),
+        largest=("estimate", "max"), sd=("estimate", "std"), low=("low", "first"), high=("high", "first"),
+    ).reset_index()  # fmt: skip
+    seeded = table["seeds"] > 1
+    ends = {
+        "low": table["low"].where(~seeded, table["smallest"]),
+        "high": table["high"].where(~seeded, table["largest"]),
+    }
+    spread = np.where(seeded, "over seeds", "over groups")
+    table = table.rename(columns={"family": "arm", "mean": "estimate"}).assign(**ends, spread=spread)
+    return table[["arm", "seeds", "metric", "estimate", "low", "high", "sd", "spread"]]
+
+
+def sweep(records: Records, arms: Sequence[str], *, targets: Sequence[float], depths: Sequence[int]) -> pd.DataFrame:
     """Score one frozen ranking under every target recall and depth; nothing is searched again."""
     parts = []
     for target in targets:
         for depth in depths:
             table = scoring.score_routes(records, arms=arms, target_recall=target, top_k=depth)
-            means = _macro_means(table, ["evidence_recall", "feasible", "prefix_component"])
+            means = macro_means(table, ["evidence_recall", "feasible", "prefix_component"])
             parts.append(means.assign(target_recall=target, top_k=depth))
-    result = pd.concat(parts, ignore_index=True).rename(columns={"feasible": "feasible_rate"})
-    return result[["arm", "target_recall", "top_k", "evidence_recall", "feasible_rate", "prefix_component"]]
+    return pd.concat(parts, ignore_index=True).rename(columns={"feasible": "feasible_rate"})
 
 
-def set_scope_aside(
-    records: Records, arms: Sequence[str], *, target_recall: scoring.Recall = 0.8, top_k: int | None = 20
-) -> pd.DataFrame:
-    """Score the same matched prefixes with all axes, and with policy and lifecycle only."""
-    kinds = {"all three axes": ("scope", "policy", "lifecycle"), "policy and lifecycle only": ("policy", "lifecycle")}
-    parts = [
-        _macro_means(
-            scoring.score_routes(records, arms=arms, axes=axes, target_recall=target_recall, top_k=top_k),
-            ["lower_bound", "upper_bound"],
-        ).assign(axes=name)
-        for name, axes in kinds.items()
-    ]
-    return pd.concat(parts, ignore_index=True)[["arm", "axes", "lower_bound", "upper_bound"]]
+def macro_means(per_query: pd.DataFrame, columns: Sequence[str], by: Sequence[str] = ("arm",)) -> pd.DataFrame:
+    """Average scored routes by the rule, without intervals."""
+    table = per_query[per_query["anchors"] > 0].reset_index(drop=True)
+    wide = estimate(table, columns, by=by, resampling=Resampling(replicates=1)).query("source == @MACRO")
+    return wide.pivot_table(index=list(by), columns="metric", values="estimate", sort=False, dropna=False).reset_index()
 
 
-def side_by_side(studies_: Sequence[studies.Study], arm: str, metrics: Sequence[str]) -> pd.DataFrame:
-    """List the same contrast of several populations, without ever averaging over them."""
+def hiding_means(sweep: pd.DataFrame) -> pd.DataFrame:
+    """Average a label-hiding sweep (``scoring.hiding_sweep``): arm, rate, coverage, bounds, loss."""
+    return macro_means(sweep, ["label_coverage", "lower_bound", "upper_bound", "loss"], by=("arm", "rate"))
+
+
+def side_by_side(studies: Sequence[Study], arm: str, metrics: Sequence[str]) -> pd.DataFrame:
+    """List the same contrast of several populations, each once, without ever averaging over them."""
     rows = []
-    for study in studies_:
+    for one in {study.population: study for study in studies}.values():
+        counts = {"evaluable": int(one.summary.arms["evaluable"].max()), "groups": one.summary.settings["n_clusters"]}
         for metric in metrics:
-            row = study.summary.contrast(arm, metric)
-            rows.append(
-                {
-                    "population": study.population,
-                    "metric": metric,
-                    **{end: float(row[end]) for end in ("estimate", "low", "high")},
-                    "evaluable": int(study.summary.arms["evaluable"].max()),
-                    "groups": int(study.summary.settings["n_clusters"]),
-                }
-            )
+            row = one.summary.contrast(arm, metric)[["estimate", "low", "high"]]
+            rows.append({"population": one.population, "metric": metric, **row.astype(float), **counts})
     return pd.DataFrame(rows)
 
 
-def _macro_means(per_query: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Average over evaluable queries within source, then over sources; undefined in one source is undefined."""
-    evaluable = per_query[per_query["anchors"] > 0].astype(dict.fromkeys(columns, "float64"))
-    by_source = evaluable.groupby(["arm", "source"], sort=False)[columns].mean()
-    return by_source.groupby("arm", sort=False).mean(skipna=False).reset_index()
+# --- price in depth: what a search over everything must read to find as much ----
+
+_DEPTHS = np.r_[1:101, 105:1001:5]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What it costs to find, without the namespace, as much evidence as its top ``depth`` holds.
+
+    Attributes
+    ----------
+    curves : DataFrame
+        depth, own, everything (macro recall), foreign (share of the first *depth* of everything that is somebody
+        else's; NaN below the frozen rankings).
+    needed, foreign : Series
+        estimate, low, high: the smallest depth of the search over everything whose recall reaches that of the
+        namespace at ``depth`` (1,000 where none does), and the foreign share of a prompt that long, or as long as the
+        rankings go.
+    """
+
+    depth: int
+    curves: pd.DataFrame
+    needed: pd.Series
+    foreign: pd.Series
+
+
+def price_in_depth(
+    records: Records, ranks: pd.DataFrame, depth: int = 20, resampling: Resampling | None = None
+) -> Price:
+    """Find how deep a search over everything must go to find as much as the namespace does in its top ``depth``.
+
+    Parameters
+    ----------
+    records : Records
+        With rankings of ``global_dense``.
+    ranks : DataFrame
+        query_id, memory_id, global_dense, namespace_dense: the rank of every anchor in both searches, as from
+        ``frozen_anchor_ranks``.
+    depth : int
+        Depth of the namespace, at most 100.
+    resampling : Resampling, optional
+        Groups are resampled within their source.
+    """
+    how = resampling or Resampling()
+    own, everything = (_recall_curve(records, ranks, arm) for arm in ("namespace_dense", "global_dense"))
+    foreign = _foreign_curve(records).reindex(own.index)
+    blocks = [everything.to_numpy(), own[[depth]].to_numpy(), foreign.to_numpy()]
+    found, target, share = _macro_replicates(records, own.index, blocks, how)
+    reached = found >= target - 1e-12
+    place = np.where(reached.any(axis=0), reached.argmax(axis=0), len(_DEPTHS) - 1)
+    there = np.take_along_axis(share, np.minimum(_DEPTHS[place], len(share))[None] - 1, axis=0)[0]
+    curves = pd.DataFrame({"depth": _DEPTHS, "everything": found[:, 0]})
+    curves["own"] = _macro_replicates(records, own.index, [own.to_numpy()], Resampling(replicates=1))[0][:, 0]
+    curves["foreign"] = pd.Series(share[:, 0]).reindex(curves.index)
+    return Price(depth, curves, _ends(_DEPTHS[place].astype(float), how), _ends(there, how))
+
+
+def _ends(values: np.ndarray, how: Resampling) -> pd.Series:
+    """Estimate first, replicates after it: estimate with percentile ends."""
+    tail = (1 - how.confidence) / 2
+    low, high = np.quantile(values[1:], [tail, 1 - tail]) if how.replicates >= LEAST_REPLICATES else (np.nan, np.nan)
+    return pd.Series({"estimate": values[0], "low": low, "high": high})
+
+
+def _recall_curve(records: Records, ranks: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """Recall of every query at each depth, from the rank of each required item (that of its best memory)."""
+    anchors = scoring.anchors_of(records)[["query_id", "memory_id", "anchor_id"]]
+    best = anchors.merge(ranks, on=["query_id", "memory_id"]).groupby(["query_id", "anchor_id"])[arm].min()
+    found = pd.DataFrame(best.to_numpy()[:, None] <= _DEPTHS, index=best.index, columns=_DEPTHS)
+    return found.groupby("query_id").mean()
+
+
+def _foreign_curve(records: Records) -> pd.DataFrame:
+    """Share of the first d memories of the search over everything that belong to another namespace, query by query."""
+    rankings = records.rankings
+    assert rankings is not None
+    rows = rankings[(rankings["arm"] == "global_dense") & (rankings["rank"] <= 100)]
+    owner = records.memories.set_index("memory_id")["namespace"]
+    asker = records.queries.set_index("query_id")["namespace"]
+    foreign = rows["memory_id"].map(owner).to_numpy() != rows["query_id"].map(asker).to_numpy()
+    wide = rows.assign(foreign=foreign).pivot(index="query_id", columns="rank", values="foreign").astype(float)
+    return wide.cumsum(axis=1) / wide.notna().cumsum(axis=1)
+
+
+def _macro_replicates(
+    records: Records, queries: pd.Index, blocks: Sequence[np.ndarray], how: Resampling
+) -> list[np.ndarray]:
+    """Macro mean (first column) and its replicates over groups within sources, for each column of each block."""
+    about = records.queries.set_index("query_id").loc[queries]
+    parts = []
+    for source, rows in about.groupby("source", sort=True):
+        inside, group = queries.isin(rows.index), rows["group"].to_numpy()
+        counts = rows.groupby("group").size().to_numpy(dtype=float)
+        weights = Resamples(how.seed, how.replicates, how.confidence, (len(counts),), (str(source),)).weights()
+        every = np.vstack([np.ones_like(counts), weights])
+        sums = [pd.DataFrame(block[inside]).groupby(group).sum().to_numpy() for block in blocks]
+        parts.append([(every @ one / (every @ counts)[:, None]).T for one in sums])
+    return [np.mean(block, axis=0) for block in zip(*parts, strict=True)]
+
+
+# --- what stands in a route ----
+
+
+def status_shares(summary: scoring.Summary, source: str = MACRO) -> pd.DataFrame:
+    """Split the matched prefix of every arm into known inadmissible, unresolved and known admissible."""
+    rows = summary.arms[summary.arms["source"] == source]
+    lower, upper = rows["lower_bound"], rows["upper_bound"]
+    shares = {"inadmissible": lower, "unresolved": upper - lower, "admissible": 1 - upper}
+    parts = [rows[["arm"]].assign(status=status, share=share) for status, share in shares.items()]
+    return pd.concat(parts).sort_index(kind="stable").reset_index(drop=True)
+
+
+def crossing(
+    records: Records,
+    *,
+    top_k: int,
+    arms: Sequence[str] | None = None,
+    queries: Sequence[str] | None = None,
+    resampling: Resampling | None = None,
+    **settings: Any,
+) -> pd.DataFrame:
+    """Say what the first ``top_k`` of each route consist of: arm, metric, estimate, low, high (macro means)."""
+    inside = scoring.profile(records, top_k, arms=arms, queries=queries)
+    inside = inside[inside["items"] > 0]
+    lower, upper = inside["lower_bound"], inside["upper_bound"]
+    shares = inside.assign(admissible=1 - upper, unresolved=upper - lower, inadmissible=lower)
+    how = resampling or Resampling(**settings)
+    table = estimate(shares, CROSSING_METRICS, by=["arm"], unit="query_id", resampling=how).query("source == @MACRO")
+    order = {arm: place for place, arm in enumerate(arms or dict.fromkeys(inside["arm"]))}
+    table = table.sort_values("arm", key=lambda column: column.map(order), kind="stable")
+    return table[["arm", "metric", "estimate", "low", "high"]].reset_index(drop=True)
+
+
+def open_axes(
+    records: Records, *, top_k: int, arms: Sequence[str] | None = None, queries: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Say which axes nobody settled among the unresolved items of each route's top: arm, axes, items, share."""
+    rows = records.rankings
+    assert rows is not None
+    rows = rows[(rows["rank"] <= top_k) & rows["arm"].isin(list(arms or rows["arm"].unique()))]
+    rows = rows if queries is None else rows[rows["query_id"].isin(list(queries))]
+    labelled = scoring.label_ranked(records, rows)
+    unsettled = labelled[labelled["admissible"].isna()]
+    missing = unsettled[list(logic.AXES)].isna().to_numpy()
+    axes = [", ".join(axis for axis, is_open in zip(logic.AXES, row, strict=True) if is_open) for row in missing]
+    counts = unsettled.assign(axes=pd.Series(axes, index=unsettled.index, dtype="str"))
+    table = counts.groupby(["arm", "axes"], sort=False).size().rename("items").reset_index()
+    table["share"] = table["items"] / table.groupby("arm")["items"].transform("sum")
+    order = {arm: place for place, arm in enumerate(arms or dict.fromkeys(rows["arm"]))}
+    return table.sort_values("arm", key=lambda column: column.map(order), kind="stable", ignore_index=True)
+
+
+def telling_query(study: Study) -> str:
+    """Choose the query whose routes show most: all three statuses in a feasible, short prefix, then many violations."""
+    table = study.per_query[study.per_query["feasible"] == 1]
+    if table.empty:
+        raise InputError("no query reaches the target recall under any arm: nothing to walk through")
+    bounds = table.assign(open=table["upper_bound"] > table["lower_bound"], bad=table["violation_count"].astype(float))
+    score = bounds.groupby("query_id", sort=False).agg(
+        open=("open", "sum"), bad=("any_violation", "sum"), spread=("bad", "std"), short=("matched_prefix", "max")
+    )
+    # A prefix of a dozen items can still be read item by item.
+    order = ["readable", "open", "bad", "spread"]
+    ranked = score.assign(readable=score["short"] <= 12).sort_values(order, ascending=False, kind="stable")
+    return str(ranked.index[0])
+
+
+def walk_through(study: Study, query_id: str, depth: int) -> pd.DataFrame:
+    """List the routes of one query item by item, with every axis, the status and the end of the matched prefix."""
+    records = study.records
+    if query_id not in set(records.queries["query_id"]):
+        raise InputError(f"query {query_id!r} is not in the records")
+    rankings = records.rankings
+    assert rankings is not None  # a study has been scored, so it has rankings
+    rows = scoring.label_ranked(records, rankings[(rankings["query_id"] == query_id) & (rankings["rank"] <= depth)])
+    anchors = scoring.anchors_of(records)
+    scored = study.per_query[study.per_query["query_id"] == query_id].set_index("arm")
+    rows["status"] = [STATUS_WORDS.get(value, "unresolved") for value in rows["admissible"]]
+    rows["why"] = [_why(row) for row in rows[list(logic.AXES)].itertuples(index=False)]
+    rows["anchor"] = rows["memory_id"].isin(set(anchors.loc[anchors["query_id"] == query_id, "memory_id"]))
+    rows["prefix"] = rows["arm"].map(scored["matched_prefix"])
+    if "text" in records.memories:
+        rows["text"] = rows["memory_id"].map(records.memories.set_index("memory_id")["text"])
+    return rows.drop(columns=["score", "usable"], errors="ignore")
+
+
+def _why(row: Any) -> str:
+    zero = [axis for axis, value in zip(logic.AXES, row, strict=True) if value is not pd.NA and not value]
+    unknown = [axis for axis, value in zip(logic.AXES, row, strict=True) if value is pd.NA]
+    return ", ".join(f"not {axis}" for axis in zero) or ", ".join(f"{axis}?" for axis in unknown)
