@@ -293,6 +293,8 @@ def crossing(
     """Say what the first ``top_k`` of each route consist of: arm, metric, estimate, low, high (macro means)."""
     inside = scoring.profile(records, top_k, arms=arms, queries=queries)
     inside = inside[inside["items"] > 0]
+    if queries is not None and inside.empty:
+        raise InputError(f"none of the {len(queries)} queries asked for is in the rankings")
     lower, upper = inside["lower_bound"], inside["upper_bound"]
     shares = inside.assign(admissible=1 - upper, unresolved=upper - lower, inadmissible=lower)
     how = resampling or Resampling(**settings)
