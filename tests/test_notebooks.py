@@ -12,9 +12,9 @@ from _site import ROOT
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]-*.md"))
 #: Pages to look things up in, not chapters to learn from.
-#: Advice and limits: prose whose numbers come from hidden cells.
-PROSE = {"09-what-to-do", "10-limits"}
-WITHOUT_EXERCISES = {"00-front", "07-claims", *PROSE}
+#: Front page, advice, limits: prose whose numbers come from hidden cells.
+PROSE = {"00-front", "09-what-to-do", "10-limits"}
+WITHOUT_EXERCISES = {"07-claims", *PROSE}
 
 #: What may stand in digits all the same, and why.
 ALLOWED = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -190,6 +191,70 @@ def chain(steps: Iterable[Step], *, name: str, caption: str) -> Bundle:
         f"<figcaption>{inline_markdown(caption)}</figcaption></figure>"
     )
     return Bundle({"text/html": page, "text/plain": f"[Figure: {caption}]"})
+
+
+#: Where each sentence of the abstract is computed.
+PLACES = {
+    "support": "02-support",
+    "loss": "02-support",
+    "work": "02-support",
+    "identity": "02-support",
+    "scope": "02-support",
+    "filters": "03-verification",
+    "verifiers": "03-verification",
+    "downstream": "05-readers",
+    "disclosure": "04-exposure",
+    "agreement": "03-verification",
+}
+_PLAIN_UNITS = {"ROC-AUC": ".3f", "alpha": ".3f", "share": "%0", "policy-disallowed": "%", "evidence recall, ": "%"}
+
+
+def _unit(figure: str) -> str:
+    """Return the format of a figure of the abstract: points where it is a difference."""
+    if figure.endswith("relative change"):
+        return "%"
+    if figure.endswith("minus everything"):
+        return "pp"
+    return next((fmt for start, fmt in _PLAIN_UNITS.items() if figure.startswith(start)), "pp")
+
+
+def sentences_table(front: pd.DataFrame, said: Mapping[str, str], *, name: str, caption: str) -> Bundle:
+    """Build the abstract as a table, without displaying it: a row for each sentence, with a link to its chapter.
+
+    ``front`` is what ``stages.findings.front_page`` returns; ``said`` has the words (Markdown) of each sentence.
+    """
+    from companion.book.notebook import shown
+
+    bodies = []
+    for key, words in said.items():
+        chapter = PLACES[key]
+        link = f'<a href="{chapter}.html">chapter {int(chapter[:2])}</a>'
+        rows = [
+            f'<tr class="companion-group"><th colspan="4" scope="rowgroup">{inline_markdown(words)} {link}</th></tr>'
+        ]
+        for row in front[front["sentence"] == key].to_dict("records"):
+            fmt = _unit(row["figure"])
+            quoted = shown(row["published"], row["published_low"], row["published_high"], fmt)
+            ours = shown(row["value"], row["low"], row["high"], fmt)
+            told = (re.sub(r" (\[.*\])$", r" <span>\1</span>", cell) for cell in (quoted, ours))
+            cells = "".join(f'<td class="gt_right">{cell}</td>' for cell in told)
+            note = html.escape(str(row["note"]), quote=True)
+            verdict = f'<td><span title="{note}">{html.escape(row["verdict"])}</span></td>'
+            rows.append(f'<tr><th scope="row">{html.escape(row["figure"])}</th>{cells}{verdict}</tr>')
+        bodies.append(f"<tbody>{''.join(rows)}</tbody>")
+    heads = "".join(
+        f'<th scope="col"{kind}>{head}</th>'
+        for head, kind in (("figure", ""), ("paper", right := ' class="gt_right"'), ("here", right), ("so", ""))
+    )
+    region = html.escape(caption, quote=True)
+    names = "--n1:&#x27;paper&#x27;;--n2:&#x27;here&#x27;;--n3:&#x27;so&#x27;"
+    page = (
+        f'<div class="companion-block companion-abstract"><div class="companion-scroll" role="region" tabindex="0" '
+        f'aria-label="{region}"><table class="companion-table companion-stack" id="table-{check_name(name)}" '
+        f'style="{names}"><caption><span>{inline_markdown(caption)}</span></caption><thead><tr>{heads}</tr></thead>'
+        f"{''.join(bodies)}</table></div>{csv_link(front, name)}</div>"
+    )
+    return Bundle({"text/html": page, "text/plain": front.to_string(index=False)})
 
 
 def chapters_of(folder: Path) -> list[str]:

@@ -174,8 +174,8 @@ def shown(estimate: Any, low: Any = None, high: Any = None, fmt: str | None = No
     if fmt is None:
         fmt = ",d" if isinstance(estimate, int) and not isinstance(estimate, bool) else ".3f"
     share = re.fullmatch(r"(pp|%)(\d?)", fmt)
-    if not share:
-        return interval(estimate, low, high, fmt)
+    if not share or pd.isna(estimate):
+        return interval(estimate, low, high, fmt if not share else ".3f")
     plain = f".{share[2] or 1}f"
     estimate, low, high = (None if pd.isna(value) else 100 * value for value in (estimate, low, high))
     sign, unit = ("+", " points") if share[1] == "pp" else ("", "%")

@@ -61,6 +61,7 @@ _FRONT: list[tuple[str, str, str]] = [
         "evidence recall, anchors kept among strangers",
         "C9-controls anchor_preserving_same_size top_20 evidence_recall",
     ),
+    ("scope", "policy-disallowed share, everything", f"C9-typed {_WIDE} top_20 policy_disallowed"),
     ("scope", "policy-disallowed share, own memories only", f"C9-typed {_NARROW} top_20 policy_disallowed"),
     ("filters", "loss, policy and lifecycle filters", f"C10 policy_and_lifecycle-{_NARROW} top_100 {_LOSS}"),
     ("filters", "loss, lifecycle filter alone", f"C10 lifecycle_only-{_NARROW} top_100 {_LOSS}"),
