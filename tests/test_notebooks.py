@@ -21,7 +21,7 @@ ALLOWED = {
     r"(?<![\d.,])[01]s?\b(?![.,%]?\d|%)": "the truth values of an axis, and the ends of a scale from 0 to 1",
     r"\b0[0-9]-[a-z]+\b|\b[Cc]hapters? 0?[0-9]\b": "names of chapters",
     r"\bExercise \d\b": "names of exercises",
-    r"\bGPT-\d\.\d\b|\bGemini \d\.\d\b": "names of models that hold digits",
+    r"\bGPT-\d\.\d\b|\bGemini \d\.\d\b|\b(?:claude|gpt|deepseek|gemini)-[\w.-]+": "names of models that hold digits",
     r"\b(19|20)\d\d\b": "years",
     r"\barXiv[: ]\d{4}\.\d{5}\b": "identifier of a paper",
     r"\bBM25\b|\bMiniLM-L6(-v2)?\b|\bQwen3(-Embedding-8B)?\b|\bSHA-256\b|\bUTF-8\b|\bmem0\b": "proper names",

@@ -242,9 +242,10 @@ def sentences_table(front: pd.DataFrame, said: Mapping[str, str], *, name: str, 
             verdict = f'<td><span title="{note}">{html.escape(row["verdict"])}</span></td>'
             rows.append(f'<tr><th scope="row">{html.escape(row["figure"])}</th>{cells}{verdict}</tr>')
         bodies.append(f"<tbody>{''.join(rows)}</tbody>")
+    right = {"paper", "here"}
     heads = "".join(
-        f'<th scope="col"{kind}>{head}</th>'
-        for head, kind in (("figure", ""), ("paper", right := ' class="gt_right"'), ("here", right), ("so", ""))
+        f'<th scope="col"{" class=gt_right" if head in right else ""}>{head}</th>'
+        for head in ("figure", "paper", "here", "so")
     )
     region = html.escape(caption, quote=True)
     names = "--n1:&#x27;paper&#x27;;--n2:&#x27;here&#x27;;--n3:&#x27;so&#x27;"
