@@ -1,14 +1,12 @@
 """The exposure ledger: which memory was stored, retrieved, exposed, and what the answer disclosed.
 
-``stored >= retrieved >= exposed`` holds for every (query, route, memory) and is checked, never assumed
-(Protocol section 7). What an answer disclosed is a separate observation per query and target memory: it is linked to
-the ledger, not derived from it.
-
-``build`` makes a ledger from rankings, gates and a prompt budget; `Ledger` records one from a running application;
-`flow` counts what reaches each step; `trace` follows single memories.
+``stored >= retrieved >= exposed`` is checked for every (query, route, memory), never assumed: what was exposed without
+having been retrieved, from a cache for example, is kept and stays visible. What an answer disclosed is an observation
+of its own, linked to the ledger and not derived from it. Methods, "Exposure and disclosure".
 """
 
-from companion.ledger.build import PromptBudget, build, check, count_tokens, disclosures, link
+from companion.ledger.build import PromptBudget, build, check, count_tokens
+from companion.ledger.disclosures import disclosures, link
 from companion.ledger.flow import STEPS, flow, stored_counts
 from companion.ledger.paths import refuse_unknown, trace
 from companion.ledger.recorder import Ledger, read_events, to_ledger
