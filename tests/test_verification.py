@@ -339,3 +339,46 @@ def test_the_papers_auc_is_the_mean_over_strata_with_a_violation() -> None:
     assert v.stratum_means("accuracy", "query_intent")["gpt-5.6-sol"] == pytest.approx((17 + 23 + 3) / 72)
     with pytest.raises(InputError, match="axis 'colour'"):
         v.published_strata("colour")
+
+
+def test_calibration_error_by_hand_where_gaps_of_both_signs_meet() -> None:
+    """Over-confident in one bin, under-confident in the next: bins that merge would let the gaps cancel."""
+    p = np.array([0.12] * 4 + [0.18] * 4 + [0.32] * 5 + [0.48] * 5 + [0.95] * 2)
+    y = np.array([1] * 4 + [1] * 4 + [0] * 5 + [0] * 5 + [1, 0], dtype=bool)
+    by_hand = 8 * (1 - 0.15) + 5 * 0.32 + 5 * 0.48 + 2 * (0.95 - 0.5)
+    assert v.calibration_error(y, p) == pytest.approx(by_hand / 20, abs=1e-12)
+    edges = np.array([0.1, 0.100001])  # one on each side of a bin's edge
+    assert v.calibration_error(np.array([True, False]), edges) == pytest.approx((0.9 + 0.100001) / 2, abs=1e-12)
+
+
+def test_counts_are_sums(judged: pd.DataFrame) -> None:
+    table = v.measure(judged, 0.5, by="stratum").set_index("part")
+    inner = table.drop(index=["pooled", "macro"])
+    for column in ("candidates", "known", "violations", "anchors"):
+        assert table.loc["macro", column] == table.loc["pooled", column] == inner[column].sum() > 1
+    assert table.loc["pooled", "violations"] == sum(x is True for x in judged["violation"].tolist())
+
+
+def test_a_verifier_must_have_run(judged: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match="no column 'probability'; run a verifier first"):
+        v.measure(judged.drop(columns="probability"), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("denied", "recall", "verdict"),
+    [
+        ([0.2, 0.0101], [0.9, 0.4], "no threshold qualifies"),
+        ([0.2, 0.01], [0.9, 0.0], "only thresholds that detect nothing qualify"),
+        ([0.2, 0.01], [0.9, 0.004], "detects violations within the limit"),
+    ],
+)
+def test_the_bar_is_one_per_cent_and_detecting_nothing_does_not_pass_it(
+    denied: list[float], recall: list[float], verdict: str
+) -> None:
+    curve = pd.DataFrame({"verifier": "x", "threshold": [0.1, 0.5], "violation_recall": recall})
+    (row,) = v.bar(curve.assign(required_anchor_false_denial=denied)).to_dict("records")
+    assert row["verdict"] == verdict and row["lowest_false_denial"] == denied[1]
+    if verdict.startswith("no"):
+        assert np.isnan([row["threshold"], row["violation_recall"], row["required_anchor_false_denial"]]).all()
+    else:
+        assert (row["threshold"], row["violation_recall"], row["qualifying"]) == (0.5, recall[1], 1)
