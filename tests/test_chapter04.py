@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
+import shutil
 from urllib.parse import unquote
 
+import numpy as np
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 from test_chapter05 import text_of
 
-from companion import exposure, fixed_depth
+from companion import exposure
 from companion.book import runs
+from companion.bootstrap import Resampling
 from companion.corpora.frozen import load_frozen
 from companion.errors import InputError
-from companion.stages import published, readers, studies
+from companion.paths import data_dir
+from companion.stages import published, readers
 
 FAST = {"replicates": 200, "simulations": 50, "top_k": 5}
-ARMS = ["global_dense", "namespace_dense", "global_bm25"]
-
-
-def told(run):
-    """Return what the page glues into its prose, by name."""
-    notebook = json.loads(run.notebook.read_text(encoding="utf-8"))
-    found = {}
-    for cell in notebook["cells"]:
-        for output in cell.get("outputs", []):
-            name = output.get("metadata", {}).get("scrapbook", {}).get("name")
-            if name:
-                text = output["data"]["application/papermill.record/text/plain"]
-                found[name] = ast.literal_eval(text if isinstance(text, str) else "".join(text))
-    return found
 
 
 def table_of(run, anchor):
@@ -46,52 +35,46 @@ def table_of(run, anchor):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    return runs.execute("04", FAST, tmp_path_factory.mktemp("04") / "04.ipynb", progress=False)
+    return runs.execute("04", {}, tmp_path_factory.mktemp("04") / "04.ipynb", progress=False)
 
 
 @pytest.mark.notebook
-def test_natural_exposure_stands_by_type_for_both_corpora_and_is_never_pooled(page):
-    shown = table_of(page, "fig-crossing").set_index(["corpus", "arm", "metric"])
-    assert set(shown.index.get_level_values("corpus")) == {"rhelm", "gatemem"}
-    for name in ("rhelm", "gatemem"):
-        run = load_frozen(name, arms=ARMS)
-        expected = studies.crossing(run, top_k=5, arms=ARMS, replicates=200)
-        for row in expected.itertuples():
-            found = shown.loc[name, row.arm, row.metric]
-            assert found[["estimate", "low", "high"]].tolist() == pytest.approx([row.estimate, row.low, row.high])
-    types = table_of(page, "fig-crossing-types")
-    assert set(types["type"]) == {"wrong scope", "policy disallowed", "lifecycle incompatible", "unresolved"}
-    assert len(types) == 2 * 3 * 4
+def test_four_rules_and_protected_turns_come_from_the_data(page):
+    """Finding 2 of the protocol's list, and GateMem beside random turns: by plain counting, not by the package."""
+    choices = table_of(page, "fig-choices").set_index(["drawn", "reader"])
+    without = choices.loc["within their axis (the paper), without time-consent"]
+    expected = {"claude-opus-5": [5 / 30, 2 / 30, 9 / 30], "deepseek-v4-pro": [5 / 30, 1 / 30, 10 / 30]}
+    expected |= {"gpt-5.6-sol": [2 / 30, 0, 4 / 30], "gemini-3.6-flash": [1 / 30, 0, 3 / 30]}
+    for reader, ends in expected.items():
+        got = without.loc[reader, ["estimate", "low", "high"]].astype(float)
+        assert got.tolist() == pytest.approx([100 * end for end in ends])
+    assert not choices.loc["all together", "excludes_zero"].any()
+    leaks = table_of(page, "fig-protected").set_index(["kind", "route"])["estimate"]
+    run = load_frozen("gatemem", arms=["namespace_dense"])
+    bad = run.labels[run.labels["policy"].eq(False).fillna(False)].groupby("query_id")["memory_id"].apply(set)
+    asked = run.queries[run.queries["query_type"] == "privacy"].set_index("query_id")
+    top = run.rankings[run.rankings["rank"] <= 20].groupby("query_id")["memory_id"].apply(set)
+    hit = pd.Series({q: bool(top[q] & bad.get(q, set())) for q in asked.index})
+    assert leaks["privacy", "own memories only"] == pytest.approx(hit.groupby(asked["source"]).mean().mean())
+    rng = np.random.default_rng(1)  # random turns of one's own, drawn
+    sizes, marked = asked["visible_own"].to_numpy(), np.array([len(bad.get(q, ())) for q in asked.index])
+    drawn = rng.hypergeometric(marked, sizes - marked, np.minimum(20, sizes), size=(400, len(sizes))) > 0
+    chance = pd.Series(drawn.mean(axis=0), asked.index).groupby(asked["source"]).mean().mean()
+    assert leaks["privacy", "random turns"] == pytest.approx(chance, abs=0.01)
 
 
 @pytest.mark.notebook
-def test_a_type_that_no_label_of_a_kind_states_is_undefined_there(page):
-    kinds = table_of(page, "table-kinds").set_index(["kind", "arm"])
-    assert sorted({kind for kind, _ in kinds.index}) == ["privacy", "safety", "utility"]
-    known = {"privacy": "policy_disallowed", "safety": "lifecycle_incompatible", "utility": None}
-    for kind, reason in known.items():
-        for other in ("policy_disallowed", "lifecycle_incompatible"):
-            assert kinds.loc[kind, other].notna().all() == (other == reason)
-    run = load_frozen("gatemem", arms=ARMS)
-    privacy = run.queries[fixed_depth.kinds_of(run.queries) == "privacy"]["query_id"]
-    expected = studies.crossing(run, top_k=5, arms=ARMS, queries=list(privacy), replicates=200)
-    expected = expected[expected["metric"] == "policy_disallowed"].set_index("arm")["estimate"]
-    assert kinds.loc["privacy", "policy_disallowed"].to_dict() == pytest.approx(expected.to_dict())
-    said = told(page)
-    assert "rhelm: nothing is unresolved" in said["why_open"]
-    assert "gatemem: what is open is policy and lifecycle in 100%" in said["why_open"]
-    assert said["by_design"] == "policy and lifecycle in rhelm"
-
-
-@pytest.mark.notebook
-def test_counts_of_the_design_and_verdicts_come_from_the_outcomes(page):
-    said = told(page)
-    assert [said[name] for name in ("axes", "per_axis", "pairs", "conditions", "candidates")] == [
-        "four", "four", "two", "two", "three",
-    ]  # fmt: skip
-    assert (said["units"], said["scenarios"], said["n_published"]) == ("192", "16", "18")
-    assert said["other_settings"] == ""
-    assert "No outcomes of your own were given" in text_of(page)
+def test_a_changed_outcome_fails_the_verdicts(tmp_path, monkeypatch):
+    """The page's text is asserted: with other data it does not run to its end."""
+    data = tmp_path / "data"
+    shutil.copytree(data_dir(), data)
+    path = data / "published" / "exposure_outcomes.csv"
+    table = pd.read_csv(path)
+    table.loc[table["scenario"] == "time-consent", "disclosed_withheld"] = 0
+    table.to_csv(path, index=False)
+    monkeypatch.setenv("COMPANION_DATA", str(data))
+    with pytest.raises(runs.RunError, match="AssertionError"):
+        runs.execute("04", {}, tmp_path / "04.ipynb", progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -101,30 +84,23 @@ def own(tmp_path_factory):
 
 
 @pytest.mark.notebook
-def test_a_readers_own_outcomes_are_shown_beside_and_not_pooled(own, page, tmp_path):
+def test_a_readers_own_outcomes_are_shown_beside_and_not_pooled(own, tmp_path):
     path = own.folder / "outcomes.parquet"
     values = {**FAST, "outcomes": str(path), "stratify": "none", "confidence": 0.4}
     run = runs.execute("04", values, tmp_path / "own.ipynb", progress=False)
     shown = text_of(run)
-    assert "Simulated: decides wrongly at a set rate" in shown
-    assert "No answer ran out of length." in shown
+    assert "Simulated: decides wrongly at a set rate" in shown and "No answer ran out of length." in shown
     mine = table_of(run, "fig-own").set_index("metric")
-    expected = exposure.summarise(own.outcomes, "none", 200, 0.4).set_index("metric")
+    expected = exposure.summarise(own.outcomes, "none", Resampling(200, 0.4)).set_index("metric")
     assert set(mine["reader"]) == {"simulated-erring"}
     for name in ("estimate", "low", "high"):
         assert mine[name].to_dict() == pytest.approx(expected[name].to_dict())
-    flips = exposure.sign_flip(own.outcomes).set_index("metric")["p_value"]
-    assert mine["p_value"].to_dict() == pytest.approx(flips.to_dict())
     # The run record holds the reader's own numbers too, under names that say so.
     headline = {number["name"]: number for number in run.record["headline"]}
-    for name, metric in (("own_gap", "selectivity_gap"), ("own_inadmissible_effect", "relevant_inadmissible")):
-        got = [headline[name][end] for end in ("estimate", "low", "high")]
-        assert got == pytest.approx(expected.loc[metric, ["estimate", "low", "high"]].tolist())
-    assert not [number for number in page.record["headline"] if number["name"].startswith("own_")]
-    theirs = table_of(run, "fig-effects")
-    assert set(theirs["reader"]) == set(published.table("exposure_outcomes")["reader"])
-    # Another level and rule than the paper's must not pass for a difference in the numbers.
-    assert "does not use the paper's settings: level 40% instead of 95%" in told(run)["other_settings"]
+    for name in ("selectivity_gap", "relevant_inadmissible"):
+        got = [headline[f"own_{name}"][end] for end in ("estimate", "low", "high")]
+        assert got == pytest.approx(expected.loc[name, ["estimate", "low", "high"]].tolist())
+    assert set(table_of(run, "fig-effects")["reader"]) == set(published.table("exposure_outcomes")["reader"])
 
 
 def test_bad_outcomes_are_refused_before_the_page_runs(own, tmp_path):

@@ -28,6 +28,9 @@ def register(app: typer.Typer) -> None:
 def exposure(
     outcomes: Annotated[Path, typer.Argument(help="Table of outcomes: reader, scenario, axis, pair, ...")],
     stratify: Annotated[str, typer.Option(help="Resample scenarios within their axis, or 'none': together.")] = "axis",
+    without: Annotated[
+        list[str] | None, typer.Option(help="Scenario to leave out, as a check; repeat for more.")
+    ] = None,
     replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
     confidence: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
@@ -39,6 +42,11 @@ def exposure(
     from companion.tables import read_table
 
     table = study.validate_outcomes(read_table(outcomes, "outcomes"), origin=str(outcomes))
+    for name in without or ():
+        if name not in set(table["scenario"]):
+            known = ", ".join(table["scenario"].unique())
+            raise InputError(f"--without {name}: {outcomes} has no such scenario; expected one of {known}")
+        table = table[table["scenario"] != name].reset_index(drop=True)
     if table["scenario"].nunique() < 2:
         raise InputError(f"{outcomes}: only one scenario; expected at least two to resample")
     effects = study.summarise(table, stratify, Resampling(replicates, confidence, seed))  # type: ignore[arg-type]
@@ -50,13 +58,16 @@ def exposure(
     }
     settings = effects.attrs["settings"]
     if as_json:
-        print_json({"settings": settings} | {name: records(part) for name, part in parts.items()})
+        print_json(
+            {"settings": settings | {"without": without or []}} | {name: records(part) for name, part in parts.items()}
+        )
         return
     within = "within their axis" if stratify == "axis" else "together"
     print_table(
         effects,
         f"Exposed minus withheld: {settings['n_scenarios']} scenarios resampled {within}, "
-        f"{100 * confidence:g}% percentile intervals, {replicates:,} replicates, seed {seed}",
+        f"{100 * confidence:g}% percentile intervals, {replicates:,} replicates, seed {seed}"
+        + (f"; without {', '.join(without)}" if without else ""),
         ["reader", "metric", "estimate", "low", "high", "n"],
     )
     if note := study.lone_axes_note(effects):
