@@ -32,10 +32,12 @@ LIMIT = 20
 MEMORY = 6
 AXES = ("relevant", "scope", "policy", "lifecycle")
 CELLS = [
-    "", "?", "1", "0", "1.0", "true", "FALSE", "2", "-1", "0.5", "maybe", "NULL", "nan", "None", "inf", "-inf", "1e400",
-    "9" * 400, str(2**63), "3.0", "007", " a", "a ", "\u00e9", "e\u0301", "\x1b[31mred", "\x1b]0;title\x07", "=1+1", "@x",
-    "<script>alert(1)</script>", "[bold]x", "\u202e", "\ufeff", "\x00", "\x85", "\u2028", "q1", "q2", "m1", "m2", "alice",
-    "current", "superseded", "2026-13-45", "2026-01-01", "0001-01-01", "99999-01-01", "x" * 5000, '"', "'", ",", "\\",
+    "", "?", "1", "0", "1.0", "true", "FALSE", "2", "-1", "0.5", "maybe", "NULL", "nan", "None", "inf", "-inf",
+    "1e400", "9" * 400, str(2**63), "3.0", "007", " a", "a ", "\u00e9", "e\u0301", "\x1b[31mred", "\x1b]0;title\x07",
+    "=1+1", "@x", "<script>alert(1)</script>", "[bold]x", "\u202e", "\ufeff", "\x00", "\x85", "\u2028", "q1",
+    "q2", "m1",
+    "m2", "alice", "current", "superseded", "2026-13-45", "2026-01-01", "0001-01-01", "99999-01-01", "x" * 5000, '"',
+    "'", ",", "\\",
 ]  # fmt: skip
 VALUES = [
     *CELLS, "0.8", "1e-99999999", "1e99999999", "1/3", "1/0", "0/0", "3" * 6000, "[" * 600, "!!int abc", "!!bool maybe",
@@ -46,15 +48,17 @@ VALUES = [
 TABLES = {
     "memories": "memory_id,namespace,state,time,text\nm1,alice,current,2026-01-01,a\nm2,alice,superseded,,b\n"
     "m3,bob,current,,c\nm4,,unknown,,d\n",
-    "queries": "query_id,namespace,group,source,intent\nq1,alice,g1,s,current\nq2,bob,g2,s,history\nq3,alice,g1,t,unknown\n",
+    "queries": "query_id,namespace,group,source,intent\nq1,alice,g1,s,current\nq2,bob,g2,s,history\n"
+    "q3,alice,g1,t,unknown\n",
     "labels": "query_id,memory_id,relevant,scope,policy,lifecycle,anchor_id\nq1,m1,1,1,1,1,\nq1,m2,0,1,1,0,\n"
     "q2,m3,1,1,1,1,x\nq2,m1,,0,?,1,\nq3,m1,1,1,1,1,y\nq3,m2,1,1,1,1,y\n",
-    "rankings": "arm,query_id,rank,memory_id,score\na,q1,1,m2,.9\na,q1,2,m1,.8\na,q2,1,m1,.7\na,q2,2,m3,.6\na,q3,1,m4,.5\n"
-    "a,q3,2,m2,.4\nb,q1,1,m1,.9\nb,q2,1,m3,.8\nb,q3,1,m3,.1\n",
+    "rankings": "arm,query_id,rank,memory_id,score\na,q1,1,m2,.9\na,q1,2,m1,.8\na,q2,1,m1,.7\na,q2,2,m3,.6\n"
+    "a,q3,1,m4,.5\na,q3,2,m2,.4\nb,q1,1,m1,.9\nb,q2,1,m3,.8\nb,q3,1,m3,.1\n",
     "work": "arm,query_id,candidates_scored\na,q1,4\na,q2,4\na,q3,4\nb,q1,2\nb,q2,1\nb,q3,2\n",
 }
 LOGS = {
-    "jsonl": '{"query": "x", "namespace": "alice", "retrieved": ["m1", "m2"]}\n{"query": "y", "retrieved": [{"id": "m1"}]}\n',
+    "jsonl": '{"query": "x", "namespace": "alice", "retrieved": ["m1", "m2"]}\n'
+    '{"query": "y", "retrieved": [{"id": "m1"}]}\n',
     "openinference": '{"name": "r", "attributes": {"openinference.span.kind": "RETRIEVER", "input.value": "x", '
     '"retrieval.documents.0.document.id": "m1"}}\n',
     "trec": "q1 Q0 m1 1 0.9 run\nq1 Q0 m2 2 0.8 run\n",
@@ -281,7 +285,8 @@ class Fuzz:
             return []
         if set(words) & {"--target-recall", "--infeasibility-cost"}:
             return []
-        tables = {name: list(csv.DictReader(Path(path).open(encoding="utf-8-sig"))) for name, path in given.items()}
+        read = {name: Path(path).read_text(encoding="utf-8-sig") for name, path in given.items()}
+        tables = {name: list(csv.DictReader(io.StringIO(text))) for name, text in read.items()}
         records = {
             "defaults": {},
             "memories": {row["memory_id"]: known(row["namespace"]) for row in tables["memories"]},
@@ -297,7 +302,7 @@ class Fuzz:
             routes.setdefault((row["arm"], row["query_id"]), []).append((int(float(row["rank"])), row["memory_id"]))
         self.rescored += 1
         wrong = []
-        for row in csv.DictReader((here / "out.csv").open(encoding="utf-8")):
+        for row in csv.DictReader(io.StringIO((here / "out.csv").read_text(encoding="utf-8"))):
             route = [memory for _, memory in sorted(routes.get((row["arm"], row["query_id"]), []))]
             want = plain.score(records, route, row["query_id"])
             for name in ("evidence_recall", "feasible", "lower_bound", "upper_bound", "loss", "wrong_scope"):
@@ -354,8 +359,6 @@ def call(words: list[str], here: Path) -> tuple[int, str, str]:
 
 def prepare() -> None:
     """Stop calls right before they would start a kernel, a cluster or a connection; load what every call needs."""
-    import companion.audit
-    import companion.book.compare
     from companion.book import runs, site, sweep
     from companion.errors import InputError
 
@@ -400,7 +403,7 @@ def fuzz(count: int, seed: int, keep: Path | None = None, say=print) -> list[str
 
 
 def _special(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if not (os.path.isfile(f"{folder}/{name}") or os.path.isdir(f"{folder}/{name}"))]
+    return [name for name in names if not (Path(folder, name).is_file() or Path(folder, name).is_dir())]
 
 
 if __name__ == "__main__":

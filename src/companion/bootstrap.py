@@ -22,6 +22,7 @@ from companion.errors import InputError
 
 __all__ = ["MACRO", "BootstrapResult", "Resamples", "Resampling", "estimate", "ratio_means", "require_single"]
 
+MOST_REPLICATES = 1_000_000
 DEFAULT_REPLICATES = 10_000
 DEFAULT_CONFIDENCE = 0.95
 LEAST_REPLICATES = 200

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,6 @@ ROWS_PER_PART = 250_000
 ARMS_FILE = "partitions.json"
 _SPLIT = ("rankings", "labels", "work")
 _UNUSED = frozenset({"score"})  # stays on disk
-_ATTRIBUTES = ("source", "group", "stratum")
 _OPEN_ROWS = 2_000_000  # rows held back over all parts while row groups fill up
 
 
@@ -214,8 +212,8 @@ def score_partitions(
         for part, (table, population) in made:
             scored.append((part, table, population))
             if say is not None:
-                say(f"[{len(scored)}/{len(parts)}] part {part}: {table['query_id'].nunique():,} queries")
-    return _assembled(scored, queries, *order[1:])
+                say(f"[{len(scored)}/{len(parts)}] part {part}: {len(table):,} routes")
+    return _assembled(scored, queries, order[1])
 
 
 def _mapped(client: Any, parts: Sequence[str], order: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
@@ -310,7 +308,10 @@ def _score_part(
         defaults=defaults,
         origins={name: Origin(f"{name}/part={part}") for name in given},
     ).check()
-    return _score(records, arms, options), records.population
+    served = {arm for name in ("rankings", "work") if name in given for arm in getattr(records, name)["arm"].unique()}
+    present = [arm for arm in arms if arm in served]
+    table = scoring.score_routes(records, arms=present, **options) if present else pd.DataFrame()
+    return table, records.population
 
 
 def _empty(name: str) -> pd.DataFrame:
@@ -330,55 +331,24 @@ def _needed(path: Path, key: str, ids: pd.Index) -> pd.DataFrame:
     return _read(_dataset(path), str(path), [key, "namespace"], wanted)
 
 
-def _score(records: Records, arms: list[str], options: Mapping[str, Any]) -> pd.DataFrame:
-    """Score checked records on every arm of the whole, also on those that return nothing here."""
-    pad = f"pad-{uuid.uuid4().hex}"
-    assert records.rankings is not None
-    rows = records.rankings[records.rankings["arm"].isin(arms)]
-    first = pd.DataFrame({"arm": arms, "query_id": pad, "rank": 1, "memory_id": pad}).astype({"arm": "str"})
-    padded = Records(
-        memories=_with(records.memories, {"memory_id": pad}),
-        queries=_with(records.queries, {"query_id": pad}),
-        labels=records.labels,
-        rankings=pd.concat([first, rows[list(first.columns)]], ignore_index=True),
-        work=records.work,
-        defaults=records.defaults,
-    )
-    table = scoring.score_routes(padded, **options)
-    return table[table["query_id"] != pad].drop(columns=list(_ATTRIBUTES)).reset_index(drop=True)
-
-
-def _with(table: pd.DataFrame, row: dict[str, str]) -> pd.DataFrame:
-    extra = pd.DataFrame([row]).reindex(columns=table.columns).astype(table.dtypes.to_dict())
-    return pd.concat([table, extra], ignore_index=True)
-
-
-def _assembled(
-    scored: Sequence[tuple[str, pd.DataFrame, str]],
-    queries: pd.DataFrame,
-    arms: list[str],
-    options: Mapping[str, Any],
-    defaults: Mapping[str, bool],
-) -> pd.DataFrame:
-    """Put the rows of all parts in the order of arms and queries, and give queries without rows theirs."""
+def _assembled(scored: Sequence[tuple[str, pd.DataFrame, str]], queries: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
+    """Put the rows of all parts in the order of arms and queries, with the attributes of the queries."""
     stated = {population: part for part, _, population in scored if population != tables.OWN_RECORDS}
     if len(stated) > 1:
         (first, part), (second, other) = list(stated.items())[:2]
         raise InputError(
             f"part {other}: population {second!r} is mixed with {first!r} of part {part}; populations are never pooled"
         )
-    pieces = [table for _, table, _ in scored]
-    rest = queries[~queries["query_id"].isin(pd.concat([piece["query_id"] for piece in pieces]))]
-    if len(rest):
-        none = {name: tables.validate(_empty(name), name) for name in ("memories", "labels", "rankings")}
-        pieces.append(_score(Records(queries=rest, **none, defaults=defaults), arms, options))
-    table = pd.concat(pieces, ignore_index=True).set_index(["arm", "query_id"])
-    repeated = table.index.duplicated()
-    if repeated.any():
-        query = table.index[repeated][0][1]
-        raise InputError(f"query {query!r} has rows in more than one part; expected all rows of a query in one")
-    whole = pd.MultiIndex.from_product([pd.Index(arms, dtype="str"), queries["query_id"]], names=["arm", "query_id"])
-    table = table.reindex(whole).reset_index()
-    for number, column in enumerate(_ATTRIBUTES, 2):
-        table.insert(number, column, queries[column].array.take(np.tile(np.arange(len(queries)), len(arms))))
+    table = pd.concat([table for _, table, _ in scored], ignore_index=True)
+    query = pd.Index(queries["query_id"]).get_indexer(table["query_id"])
+    place = pd.Index(arms).get_indexer(table["arm"]) * len(queries) + query
+    order = np.argsort(place, kind="stable")
+    repeated = np.flatnonzero(np.diff(place[order]) == 0)
+    if len(repeated):
+        name = table["query_id"].iloc[order[repeated[0]]]
+        raise InputError(f"query {name!r} has rows in more than one part; expected all rows of a query in one")
+    table, query = table.iloc[order].reset_index(drop=True), query[order]
+    for column in ("source", "group", "stratum"):
+        table[column] = queries[column].array.take(query)
+    table.attrs["queries"] = len(queries)
     return table
