@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, printable, records, refuse_overwriting
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from companion.scoring import Summary
 
 _SHOWN = {
@@ -117,6 +118,8 @@ _PER_QUERY = (
 
 def report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
     """Print a summary as the contract's JSON, or as tables for people with how the intervals were made."""
+    import pandas as pd
+
     macro = summary.contrasts[summary.contrasts["source"] == "macro"]
     if as_json:
         print_json(
@@ -166,6 +169,8 @@ def undefined(rows: pd.DataFrame) -> pd.DataFrame:
         ``arm``, ``reference`` (missing for an arm's own value), ``metric``, ``estimate``, ``undefined_in`` (list of the
         sources without an estimate: a mean over sources needs them all), ``undefined_replicates``.
     """
+    import pandas as pd
+
     key = [name for name in ("arm", "reference", "metric") if name in rows]
     macro = rows[(rows["source"] == "macro") & (rows["estimate"].isna() | (rows["undefined_replicates"] > 0))]
     own = rows[(rows["source"] != "macro") & rows["estimate"].isna()].groupby(key)["source"].agg(list).to_dict()

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 
 from companion.cli._common import print_json, print_table, records
 from companion.errors import InputError
-from companion.logic import AXES
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from companion.tables import Records
 
 _ARMS = ("global_dense", "namespace_dense")
@@ -58,6 +58,8 @@ def trace(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Load the tables, build or read the ledger, and print the paths."""
+    import pandas as pd
+
     from companion import ledger as ledgers
 
     _refuse_both(own, corpus, rankings, ledger)
@@ -188,6 +190,8 @@ def _observed(
 
 def _refuse_strangers(table: pd.DataFrame, path: Path, found: Records, routes: list[str]) -> None:
     """Refuse a query that was never asked, a route that was never run, and a target that was never stored."""
+    import pandas as pd
+
     known = {
         "query_id": (found.queries["query_id"], "belongs to a query that was never asked"),
         "arm": (pd.Series(routes, dtype="str"), f"belongs to a route that was not run; expected {', '.join(routes)}"),
@@ -254,6 +258,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 def _compact(rows: pd.DataFrame) -> pd.DataFrame:
     """Return what fits a terminal: the status as one word, the path as one phrase."""
+    import pandas as pd
+
+    from companion.logic import AXES
+
     marks = rows[["relevant", *AXES]].apply(_mark)
     table = pd.DataFrame(
         {
@@ -272,6 +280,8 @@ def _compact(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _phrase(row: dict[Hashable, Any]) -> str:
     """Say how far a memory came, and what ended it; gates that could not decide are named."""
+    import pandas as pd
+
     reached = [name for name in ("stored", "retrieved", "exposed") if row[name] is True]
     undecided = [
         str(name).removeprefix("gate_") for name in row if str(name).startswith("gate_") and pd.isna(row[name])

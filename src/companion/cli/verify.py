@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, records, refuse_overwriting
 from companion.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CORRUPT = """Corrupt the metadata a filter reads, at rising rates, and bracket where the filter breaks even.
 
