@@ -216,7 +216,7 @@ def rank(
     specs = _specs(arms)
     search = Search(corpus.restrict(split) if split is not None else corpus, encoder, top_k)
     routes = [found for spec in specs for found in _routes(spec, search)]
-    rankings = [_ranking_table(name, route, search) for name, route in routes]
+    rankings = [ranking_table(name, route.hits, search) for name, route in routes]
     work = [_work_table(name, route, search) for name, route in routes]
     return pd.concat(rankings, ignore_index=True), pd.concat(work, ignore_index=True)
 
@@ -234,11 +234,12 @@ def _routes(spec: ArmSpec, search: Search) -> list[tuple[str, Route]]:
     return [(name, spec.function(search, seed=seed, **spec.params)) for seed, name in enumerate(spec.routes())]
 
 
-def _ranking_table(name: str, route: Route, search: Search) -> pd.DataFrame:
-    lengths = np.array([len(hits.positions) for hits in route.hits], dtype=np.int64)
+def ranking_table(name: str, hits: list[Hits], search: Search) -> pd.DataFrame:
+    """Put the ranked memories of all queries into the table ``rankings``."""
+    lengths = np.array([len(found.positions) for found in hits], dtype=np.int64)
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    positions = np.concatenate([hits.positions for hits in route.hits]) if len(lengths) else np.empty(0, np.int64)
-    scores = np.concatenate([hits.scores for hits in route.hits]) if len(lengths) else np.empty(0)
+    positions = np.concatenate([found.positions for found in hits]) if len(lengths) else np.empty(0, np.int64)
+    scores = np.concatenate([found.scores for found in hits]) if len(lengths) else np.empty(0)
     query_ids = search.corpus.queries["query_id"].to_numpy(dtype=object)
     return pd.DataFrame(
         {
