@@ -46,15 +46,13 @@ def score(search: Search, routes: Mapping[str, list[Hits]], target_recall: Any =
     from companion.retrieval.engine import ranking_table
 
     rankings = pd.concat([ranking_table(name, hits, search) for name, hits in routes.items()], ignore_index=True)
-    queries = search.corpus.queries
-    records = search.corpus.records(rankings=rankings)  # type: ignore[attr-defined]
-    table = scoring.score_routes(records, target_recall=target_recall, top_k=search.top_k)
-    table = table.rename(columns={"feasible": "feasible_rate"})[["arm", "query_id", *METRICS, "wrong_scope"]]
-    every = pd.MultiIndex.from_product([list(routes), queries["query_id"]], names=["arm", "query_id"]).to_frame(False)
-    every = every.merge(queries[["query_id", "source", "group"]], on="query_id")
-    # A list that a filter has emptied has no rows in the rankings: it found nothing.
-    table = every.merge(table.astype(dict.fromkeys(METRICS, "float64")), on=["arm", "query_id"], how="left")
-    table = table.fillna(dict(zip(METRICS, (0.0, 0.0, 1.0), strict=True)))
+    queries, names = search.corpus.queries, list(routes)
+    asked = pd.MultiIndex.from_product([names, queries["query_id"]], names=["arm", "query_id"]).to_frame(False)
+    # Stated, so that a list that a filter has emptied is scored as one that found nothing.
+    records = search.corpus.records(rankings=rankings, work=asked.assign(candidates_scored=0))  # type: ignore[attr-defined]
+    table = scoring.score_routes(records, target_recall=target_recall, top_k=search.top_k, arms=names)
+    table = table.rename(columns={"feasible": "feasible_rate"}).astype(dict.fromkeys(("feasible_rate",), "float64"))
+    table = table[["arm", "query_id", "source", "group", *METRICS, "wrong_scope"]]
     foreign = [
         (name, query, (search.layout.space[found.positions] != space).mean() if len(found.positions) else float("nan"))
         for name, hits in routes.items()
