@@ -20,6 +20,7 @@ from bs4 import BeautifulSoup
 from companion.book import runs
 from companion.book import site as book
 from companion.errors import InputError
+from companion.paths import only_writer
 
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 
@@ -384,17 +385,29 @@ def test_the_book_builds_twice_with_the_same_bytes_whatever_surrounds_it(tmp_pat
         for key, value in {**compare_builds.surroundings(what), "COMPANION_PROJECT": str(project)}.items():
             monkeypatch.setenv(key, value)
         runs.data_hashes.cache_clear()
-        runs.fingerprint.cache_clear()
+        runs.surroundings.cache_clear()
         book.build({"upper": 0.25}, None, say=_quiet)
         sites.append(project / "_build" / "html")
     again: list[str] = []
     book.build({"upper": 0.25}, None, say=again.append)
+    # A module that no chapter loads makes no chapter run again; one that it loaded does; so does a killed build's page.
+    source, waiting = runs.source_hashes(), []
+    for name in ("cli/score.py", "book/notebook.py"):
+        with monkeypatch.context() as patch:
+            patch.setattr(runs, "source_hashes", lambda name=name: {**source, name: "changed"})
+            waiting.append([chapter.is_run() for chapter in book._plan({"upper": 0.25}) if _as_run(chapter, project)])
+    assert waiting == [[True], [False]]
     runs.data_hashes.cache_clear()
-    runs.fingerprint.cache_clear()
+    runs.surroundings.cache_clear()
     assert again == ["01-specimen: unchanged", "nothing changed since the site was built"]
     assert compare_builds.differences(*sites) == []
     # Today nothing in a site is dated, so the two are equal to the last byte.
     assert compare_builds.files_of(sites[0]) == compare_builds.files_of(sites[1])
+
+
+def _as_run(chapter, project: Path) -> bool:
+    chapter.executed = project / "_build" / "runs" / f"{chapter.name}.ipynb"
+    return True
 
 
 @pytest.mark.notebook
@@ -437,3 +450,20 @@ def test_a_page_that_does_not_build_is_an_error_and_keeps_the_old_site(tmp_path,
     with pytest.raises(runs.RunError, match=re.escape("nothing.md")):
         book._sphinx(stage, _quiet)
     assert not (stage / "_build").exists()
+    # What a build that was killed left half way is not taken up again.
+    (stage / "a.md").write_text("# A\n", encoding="utf-8")
+    (stage / "_build" / ".doctrees").mkdir(parents=True)
+    (stage / "_build" / ".doctrees" / "environment.pickle").write_bytes(b"half")
+    (tmp_path / "stage.begun").touch()
+    book._sphinx(stage, _quiet)
+    assert (stage / "_build" / "html" / "a.html").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["project", "stage"]
+
+
+def test_of_two_builds_one_wins(tmp_path, monkeypatch):
+    project = specimen_project(tmp_path / "project")
+    monkeypatch.setenv("COMPANION_PROJECT", str(project))
+    (project / "_build" / "stage").mkdir(parents=True)
+    with only_writer(book.build_dir() / "stage" / "default"), pytest.raises(InputError, match="another process"):
+        book.build({}, tmp_path / "site", say=_quiet)
+    assert not (tmp_path / "site").exists()

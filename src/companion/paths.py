@@ -14,13 +14,13 @@ from pathlib import Path
 from companion.errors import InputError
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
+_PACKAGED = Path(str(resources.files("companion"))) / "_project"
 
 
 def project_root() -> Path:
     """Return the folder that holds ``data/``, ``notebooks/`` and ``book/`` (``COMPANION_PROJECT`` overrides it)."""
     stated = os.environ.get("COMPANION_PROJECT")
-    packaged = Path(str(resources.files("companion"))) / "_project"
-    for root in [Path(stated).expanduser()] if stated else [_CHECKOUT, packaged]:
+    for root in [Path(stated).expanduser()] if stated else [_CHECKOUT, _PACKAGED]:
         if os.path.isdir(root / "data" / "published"):  # noqa: PTH112 - false, not an error, for an impossible name
             return root
     raise InputError(
@@ -53,8 +53,9 @@ def build_dir() -> Path:
     import platformdirs
 
     root = project_root()
-    own = (root / "pyproject.toml").is_file() and os.access(root, os.W_OK)
-    return root / "_build" if own else Path(platformdirs.user_cache_dir("companion")) / "build"
+    if root != _PACKAGED and os.access(root, os.W_OK):
+        return root / "_build"
+    return Path(platformdirs.user_cache_dir("companion")) / "build"
 
 
 @contextlib.contextmanager
