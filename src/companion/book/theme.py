@@ -7,6 +7,7 @@ leaves the page (still images, JupyterLab) gets the literal colours instead.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from contextlib import AbstractContextManager
@@ -132,12 +133,14 @@ def flat(spec: dict[str, Any]) -> dict[str, Any]:
 def fonts() -> Path:
     """Return the folder of the book's fonts, after telling everything that draws about them."""
     import vl_convert
-    from matplotlib import font_manager
 
     folder = Path(str(resources.files("companion.book") / "assets" / "fonts"))
     vl_convert.register_font_directory(str(folder))
-    for path in sorted(folder.glob("*.ttf")):
-        font_manager.fontManager.addfont(str(path))
+    with contextlib.suppress(ImportError):  # an installation that only audits has none
+        from matplotlib import font_manager
+
+        for path in sorted(folder.glob("*.ttf")):
+            font_manager.fontManager.addfont(str(path))
     return folder
 
 
