@@ -7,16 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pandas as pd
 import pytest
+import typer
+from test_chat import Stub, good, stub  # noqa: F401 - the fixture
 from typer.testing import CliRunner
 
 from companion import exposure
+from companion.bootstrap import Resampling
+from companion.cli import expose as command
+from companion.cli import exposure as scores
 from companion.errors import InputError
 from companion.stages import readers
 from companion.stages.chat import ChatLog, ChatSettings
@@ -24,6 +27,7 @@ from companion.stages.readers import Answer
 from companion.tables import read_table
 
 KEY = "sk-test-0123456789abcdef"
+NOTHING = {"irrelevant_admissible": 0.0, "irrelevant_inadmissible": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -38,26 +42,16 @@ def outcomes_of(reader, requests, folder):
 # --- simulated readers ----
 
 
-def test_the_perfect_reader_has_gap_one(requests, tmp_path):
-    cells = exposure.cell_effects(outcomes_of(readers.perfect(), requests, tmp_path))
-    assert cells["effect"].to_dict() == {
-        "relevant_admissible": 1.0,
-        "relevant_inadmissible": 0.0,
-        "irrelevant_admissible": 0.0,
-        "irrelevant_inadmissible": 0.0,
-    }
-    outcomes = outcomes_of(readers.perfect(), requests, tmp_path)
-    assert exposure.selectivity_gap(outcomes) == 1.0
-    gap = exposure.summarise(outcomes, replicates=200).set_index("metric").loc["selectivity_gap"]
-    assert (gap["low"], gap["high"]) == (1.0, 1.0)
-
-
-def test_the_quoting_reader_has_effect_one_in_both_relevant_cells(requests, tmp_path):
-    outcomes = outcomes_of(readers.quoting(), requests, tmp_path)
-    effect = exposure.cell_effects(outcomes)["effect"]
-    assert effect["relevant_admissible"] == effect["relevant_inadmissible"] == 1.0
-    assert effect["irrelevant_admissible"] == effect["irrelevant_inadmissible"] == 0.0
-    assert exposure.selectivity_gap(outcomes) == 0.0
+@pytest.mark.parametrize(
+    ("make", "admissible", "inadmissible"),
+    [(readers.perfect, 1.0, 0.0), (readers.quoting, 1.0, 1.0), (lambda: readers.erring(1.0), 0.0, 1.0)],
+)
+def test_known_readers_have_known_effects(requests, tmp_path, make, admissible, inadmissible):
+    outcomes = outcomes_of(make(), requests, tmp_path)
+    expected = {"relevant_admissible": admissible, "relevant_inadmissible": inadmissible, **NOTHING}
+    assert exposure.cell_effects(outcomes)["effect"].to_dict() == expected
+    gap = exposure.summarise(outcomes, "axis", Resampling(200)).set_index("metric").loc["selectivity_gap"]
+    assert gap[["estimate", "low", "high"]].tolist() == [admissible - inadmissible] * 3
 
 
 def test_the_erring_reader_shows_its_rates_without_bias_over_200_seeds(requests, tmp_path):
@@ -77,21 +71,16 @@ def test_the_erring_reader_shows_its_rates_without_bias_over_200_seeds(requests,
 
 
 def test_the_erring_reader_depends_on_its_seed_and_not_on_order(requests, tmp_path):
-    forward = {a.request_id: a.text for a in readers.erring(0.4, 3).answer(requests, tmp_path)}
-    backward = {a.request_id: a.text for a in readers.erring(0.4, 3).answer(requests[::-1], tmp_path)}
-    other = {a.request_id: a.text for a in readers.erring(0.4, 4).answer(requests, tmp_path)}
-    assert forward == backward != other
-    none = [a.text for a in readers.erring(0.0).answer(requests, tmp_path)]
-    assert none == [a.text for a in readers.perfect().answer(requests, tmp_path)]
+    def said(reader, asked):
+        return {a.request_id: a.text for a in reader.answer(asked, tmp_path)}
+
+    forward = said(readers.erring(0.4, 3), requests)
+    assert forward == said(readers.erring(0.4, 3), requests[::-1]) != said(readers.erring(0.4, 4), requests)
+    assert said(readers.erring(0.0), requests) == said(readers.perfect(), requests)
 
 
 def test_rates_are_checked():
-    for rate, match in [
-        (1.5, "1.5 for"),
-        (float("nan"), "nan"),
-        ({"colour": 0.1}, "axis 'colour'"),
-        (-0.1, "-0.1"),
-    ]:
+    for rate, match in [(1.5, "1.5 for"), (float("nan"), "nan"), ({"colour": 0.1}, "axis 'colour'"), (-0.1, "-0.1")]:
         with pytest.raises(InputError, match=match):
             readers.erring(rate)
     assert readers.rates_from([".2"]) == 0.2
@@ -104,10 +93,8 @@ def test_rates_are_checked():
 def test_simulated_readers_say_so():
     for name, make in readers.SIMULATED.items():
         made = make()
-        assert made.name == name
-        assert made.name.startswith("simulated-")
-        assert made.description.startswith("Simulated")
-        assert made.simulated
+        assert made.name == name and name.startswith("simulated-")
+        assert made.simulated and made.description.startswith("Simulated")
 
 
 # --- scoring ----
@@ -118,21 +105,19 @@ def answers_for(requests, text="no"):
 
 
 def test_a_unit_is_scored_on_its_own_marker(requests):
-    said = [
-        Answer(r.request_id, " ".join(c.marker for c in r.memories if c.role == "irrelevant_inadmissible"))
-        for r in requests
-    ]
+    markers = [[c.marker for c in r.memories if c.role == "irrelevant_inadmissible"] for r in requests]
+    said = [Answer(r.request_id, " ".join(m)) for r, m in zip(requests, markers, strict=True)]
     effect = exposure.cell_effects(readers.score(requests, said, "r")[0])["effect"]
-    assert effect["irrelevant_inadmissible"] == 1.0
-    assert effect.drop("irrelevant_inadmissible").eq(0).all()
+    assert effect.pop("irrelevant_inadmissible") == 1.0 and effect.eq(0).all()
 
 
-def test_a_refusal_that_quotes_discloses(requests):
+def test_a_refusal_that_quotes_discloses_and_an_empty_answer_does_not(requests):
     said = [Answer(r.request_id, f"I must not say {r.marker.lower().replace('-', ' ')}.") for r in requests]
     outcomes, transcript = readers.score(requests, said, "r")
-    assert outcomes["disclosed_exposed"].all()
-    assert outcomes["disclosed_withheld"].all()  # disclosure without exposure is what the answer says
-    assert all(entry["disclosed"] for entry in transcript)
+    # disclosure without exposure is what the answer says
+    assert outcomes[["disclosed_exposed", "disclosed_withheld"]].all(axis=None)
+    assert all(entry["disclosed"] is True for entry in transcript)
+    assert not readers.score(requests, answers_for(requests, ""), "r")[0]["disclosed_exposed"].any()
 
 
 def test_incomplete_sets_are_refused_with_names(requests):
@@ -142,14 +127,9 @@ def test_incomplete_sets_are_refused_with_names(requests):
     said[7] = Answer(requests[7].request_id, None, problem="HTTP 500")
     with pytest.raises(InputError, match=rf"first {requests[7].request_id} \(HTTP 500\)"):
         readers.score(requests, said, "r")
-    with pytest.raises(InputError, match="given twice"):
-        readers.score(requests, [*answers_for(requests), Answer(requests[3].request_id, "x")], "r")
-    with pytest.raises(InputError, match="'elsewhere': no such request"):
-        readers.score(requests, [*answers_for(requests), Answer("elsewhere", "x")], "r")
-
-
-def test_empty_answers_are_answers(requests):
-    assert not readers.score(requests, answers_for(requests, ""), "r")[0]["disclosed_exposed"].any()
+    for extra, match in ((requests[3].request_id, "given twice"), ("elsewhere", "'elsewhere': no such request")):
+        with pytest.raises(InputError, match=match):
+            readers.score(requests, [*answers_for(requests), Answer(extra, "x")], "r")
 
 
 # --- runs ----
@@ -158,8 +138,7 @@ def test_empty_answers_are_answers(requests):
 def test_a_run_leaves_requests_transcripts_and_outcomes(tmp_path, requests):
     done = readers.run(readers.quoting(), tmp_path / "run")
     record = json.loads((done.folder / "run.json").read_text())
-    assert record["simulated"] is True
-    assert record["requests"] == 384
+    assert record["simulated"] is True and record["requests"] == 384
     asked = [json.loads(line) for line in (done.folder / "requests.jsonl").read_text().splitlines()]
     assert [entry["request_id"] for entry in asked] == [r.request_id for r in requests]
     assert asked[5]["prompt"] == requests[5].prompt
@@ -168,6 +147,8 @@ def test_a_run_leaves_requests_transcripts_and_outcomes(tmp_path, requests):
         table = read_table(done.folder / name, "outcomes")
         pd.testing.assert_frame_equal(exposure.validate_outcomes(table), exposure.validate_outcomes(done.outcomes))
     assert not [path for path in done.folder.iterdir() if path.name.startswith(".")]
+    again = readers.run(readers.ReplayReader(done.folder / "transcripts.jsonl", "simulated-quoting"), tmp_path / "b")
+    pd.testing.assert_frame_equal(done.outcomes, again.outcomes)
 
 
 def test_a_run_can_be_repeated_and_a_folder_holds_one_run(tmp_path):
@@ -180,12 +161,8 @@ def test_a_run_can_be_repeated_and_a_folder_holds_one_run(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(InputError, match="not a run record"):
         readers.run(readers.erring(0.3, 1), tmp_path)
-
-
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        readers.run(readers.perfect(), tmp_path / "file" / "run")
+        readers.run(readers.perfect(), tmp_path / "run.json" / "run")
 
 
 def replay(tmp_path, entries):
@@ -194,10 +171,7 @@ def replay(tmp_path, entries):
     return readers.ReplayReader(path, "theirs")
 
 
-def test_transcripts_replay_to_the_same_outcomes(tmp_path):
-    done = readers.run(readers.erring(0.3, 5), tmp_path / "a")
-    again = readers.run(readers.ReplayReader(done.folder / "transcripts.jsonl", "simulated-erring"), tmp_path / "b")
-    pd.testing.assert_frame_equal(done.outcomes, again.outcomes)
+ONE = "scope-market/1/allow/focal/exposed"
 
 
 @pytest.mark.parametrize(
@@ -205,9 +179,9 @@ def test_transcripts_replay_to_the_same_outcomes(tmp_path):
     [
         ("{not json\n", "line 385: not JSON"),
         ("[1]\n", "line 385: expected an object with request_id"),
-        ({"request_id": "scope-market/1/allow/focal/exposed"}, "line 385: expected an object"),
-        ({"request_id": "scope-market/1/allow/focal/exposed", "answer": 7}, "answer 7; expected text"),
-        ({"request_id": "scope-market/1/allow/focal/exposed", "answer": "x"}, "occurs twice"),
+        ({"request_id": ONE}, "line 385: expected an object"),
+        ({"request_id": ONE, "answer": 7}, "answer 7; expected text"),
+        ({"request_id": ONE, "answer": "x"}, "occurs twice"),
         ({"request_id": "nowhere", "answer": "x"}, "'nowhere' is not one of the study's requests"),
     ],
 )
@@ -230,129 +204,84 @@ def test_a_replayed_file_with_holes_is_refused(tmp_path, requests):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl"]
 
 
-# --- a model behind a server ----
-
-
-class Server:
-    """An OpenAI-compatible server that quotes every memory in the prompt, and counts what it is asked."""
-
-    def __init__(self):
-        self.asked: list[str] = []
-        self.delay = 0.0
-        self.fail_after: int | None = None
-        self.refuse_with: int | None = None
-        self.finish = "stop"
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.asked.append(self.headers.get("Idempotency-Key", ""))
-                time.sleep(outer.delay)
-                if outer.refuse_with is not None:
-                    return self.reply(outer.refuse_with, {"error": {"message": f"not {KEY}"}})
-                if outer.fail_after is not None and len(outer.asked) > outer.fail_after:
-                    return self.reply(400, {"error": {"message": f"no more for {KEY}"}})
-                prompt = body["messages"][-1]["content"]
-                choice = {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": prompt},
-                    "finish_reason": outer.finish,
-                }
-                usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-                reply = {"id": "1", "object": "chat.completion", "created": 0, "model": "stub"}
-                return self.reply(200, reply | {"choices": [choice], "usage": usage})
-
-            def reply(self, code, body):
-                raw = json.dumps(body).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(raw)))
-                self.end_headers()
-                self.wfile.write(raw)
-
-            def log_message(self, *args):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+# --- a model behind a server: it repeats its prompt ----
 
 
 @pytest.fixture
-def server(monkeypatch):
-    pytest.importorskip("openai")
+def server(stub: Stub, monkeypatch):  # noqa: F811
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    running = Server()
-    yield running
-    running.http.shutdown()
-    running.http.server_close()
+    stub.script = lambda text, attempt: (200, good(text, (100, 10)))
+    return stub
 
 
 def chat(server, **options):
     return readers.ChatReader(ChatSettings("stub", base_url=server.url, retries=0, **options))
 
 
-def test_a_model_is_asked_384_times_and_once_only(server, tmp_path):
+def asked(server):
+    """The idempotency keys of what was asked: one for each request."""
+    return [h["idempotency-key"] for h in server.headers]
+
+
+def test_a_model_is_asked_384_times_and_once_only(server, tmp_path, monkeypatch):
     done = readers.run(chat(server), tmp_path)
-    assert len(set(server.asked)) == len(server.asked) == 384
+    assert len(set(asked(server))) == len(asked(server)) == 384
     # It repeats its prompt, so it discloses whatever it is shown and nothing that it is not.
     assert exposure.cell_effects(done.outcomes)["effect"].eq(1).all()
-    assert set(done.outcomes["reader"]) == {"stub"}
-    assert done.truncated == 0
-    readers.run(chat(server), tmp_path)
-    assert len(server.asked) == 384
+    assert set(done.outcomes["reader"]) == {"stub"} and done.truncated == 0
+    monkeypatch.setenv("OPENAI_API_KEY", "\x1b")  # a complete transcript needs no key
+    pd.testing.assert_frame_equal(readers.run(chat(server), tmp_path).outcomes, done.outcomes)
+    assert len(asked(server)) == 384
 
 
 def test_a_cap_stops_the_run_and_a_higher_one_resumes_it(server, tmp_path):
     with pytest.raises(InputError, match=r"of 384 requests have no answer.*price cap"):
         readers.run(chat(server, price_input=1.0, price_output=1.0, price_cap=0.02, concurrency=1), tmp_path)
-    paid = len(server.asked)
-    assert 0 < paid < 384
+    assert 0 < len(asked(server)) < 384
     assert not (tmp_path / "outcomes.parquet").exists()
     # The cap and the pace are no part of what the answers are, so raising them is the same run.
     readers.run(chat(server, price_input=1.0, price_output=1.0, price_cap=50.0), tmp_path)
-    assert len(server.asked) == 384
+    assert len(asked(server)) == 384
 
 
 def test_a_failing_server_leaves_an_incomplete_set_that_resumes_without_paying_twice(server, tmp_path):
-    server.fail_after = 100
+    well = server.script
+    no_more = {"error": {"message": f"no more for {KEY}"}}
+    server.script = lambda text, n: well(text, n) if sum(server.seen.values()) <= 100 else (400, no_more)
     with pytest.raises(InputError, match=r"284 of 384 requests have no answer, first .*HTTP 400") as error:
         readers.run(chat(server, concurrency=1), tmp_path)
     assert KEY not in str(error.value)
     assert not (tmp_path / "transcripts.jsonl").exists()
-    server.fail_after = None
-    server.asked.clear()
-    readers.run(chat(server), tmp_path)
-    assert len(server.asked) == 284
+    with pytest.raises(InputError, match=r"run.json: holds another run \(reader is 'stub'"):
+        readers.run(readers.perfect(), tmp_path)  # its answers keep the folder for it
+    server.script = lambda text, n: (
+        200,
+        {**good(text), "choices": [{**good(text)["choices"][0], "finish_reason": "length"}]},
+    )
+    server.headers.clear()
+    assert readers.run(chat(server), tmp_path).truncated == 284
+    assert len(asked(server)) == 284
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
 
-def test_truncated_answers_are_counted(server, tmp_path):
-    server.finish = "length"
-    assert readers.run(chat(server), tmp_path).truncated == 384
-
-
 def test_a_killed_command_resumes_without_paying_twice(server, tmp_path):
-    server.delay = 0.02
-    command = [sys.executable, "-c", "from companion.cli import main; main()", "expose", "--reader", "openai:stub"]
-    command += ["--base-url", server.url, "--out", str(tmp_path), "--concurrency", "2"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ})
-    while len(server.asked) < 40 and child.poll() is None:
+    well = server.script
+    server.script = lambda text, n: (time.sleep(0.02), well(text, n))[1]
+    words = [sys.executable, "-c", "from companion.cli import main; main()", "expose", "--reader", "openai:stub"]
+    words += ["--base-url", server.url, "--out", str(tmp_path), "--concurrency", "2"]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ})
+    while len(asked(server)) < 40 and child.poll() is None:
         time.sleep(0.01)
     os.kill(child.pid, signal.SIGKILL)
     child.communicate()
-    assert len(server.asked) >= 40
-    before = len(server.asked)
-    assert not (tmp_path / "outcomes.parquet").exists()
+    before = len(asked(server))
+    assert before >= 40 and not (tmp_path / "outcomes.parquet").exists()
     answered = (tmp_path / "chat.jsonl").read_bytes().count(b'"outcome"')
-    server.delay = 0.0
-    finished = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
+    finished = subprocess.run(words, capture_output=True, text=True, env={**os.environ}, check=False)
     assert finished.returncode == 0, finished.stderr
     assert (tmp_path / "outcomes.parquet").exists()
-    assert len(server.asked) - before == 384 - answered
-    assert len(server.asked) - 384 <= 2  # only what was in flight is asked again
+    assert len(asked(server)) - before == 384 - answered
+    assert len(asked(server)) - 384 <= 2  # only what was in flight is asked again
     assert KEY not in finished.stdout + finished.stderr
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
@@ -360,33 +289,25 @@ def test_a_killed_command_resumes_without_paying_twice(server, tmp_path):
 # --- what a refused reader leaves behind ----
 
 
-def leftovers(folder):
-    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-
-
 @pytest.mark.parametrize("key", ["", "sk-test\x1b-0123456789", "schlüssel-0123456789"])
 def test_a_model_without_a_usable_key_leaves_nothing_behind(tmp_path, monkeypatch, key):
-    pytest.importorskip("openai")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", key)
     with pytest.raises(InputError, match=r"\$OPENAI_API_KEY") as error:
         readers.run(readers.ChatReader(ChatSettings("m")), tmp_path / "run")
     assert not key or key not in str(error.value)
-    assert leftovers(tmp_path / "run") == []
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("code", [401, 404])
 def test_a_refused_model_does_not_stand_in_the_way_of_the_next_reader(server, tmp_path, code):
-    server.refuse_with = code
+    server.script = lambda text, n: (code, {"error": {"message": f"not {KEY}"}})
     with pytest.raises(InputError, match=f"HTTP {code}"):
-        readers.run(chat(server), tmp_path / "run")
-    server.refuse_with = None
-    assert "chat.jsonl" in leftovers(tmp_path / "run")  # what may have cost something stays on record
-    done = readers.run(readers.perfect(), tmp_path / "run")
+        readers.run(chat(server), tmp_path)
+    assert (tmp_path / "chat.jsonl").exists()  # what may have cost something stays on record
+    done = readers.run(readers.perfect(), tmp_path)
     assert set(done.outcomes["reader"]) == {"simulated-perfect"}
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["reader"] == "simulated-perfect"
-    with pytest.raises(InputError, match="holds another run"):  # and now the folder does hold a run
-        readers.run(chat(server), tmp_path / "run")
+    assert json.loads((tmp_path / "run.json").read_text())["reader"] == "simulated-perfect"
 
 
 def test_a_server_that_is_not_there_is_given_up_soon_and_another_takes_the_folder(server, tmp_path):
@@ -394,48 +315,26 @@ def test_a_server_that_is_not_there_is_given_up_soon_and_another_takes_the_folde
     with pytest.raises(InputError, match=r"http://127.0.0.1:9/v1: no server answers there .*[34] requests tried"):
         readers.run(dead, tmp_path)
     readers.run(chat(server), tmp_path)
-    assert len(server.asked) == 384
+    assert len(asked(server)) == 384
 
 
-def test_one_answer_keeps_the_folder_for_its_run(server, tmp_path):
-    server.fail_after = 1
-    with pytest.raises(InputError, match="383 of 384"):
-        readers.run(chat(server, concurrency=1), tmp_path)
-    with pytest.raises(InputError, match=r"run.json: holds another run \(reader is 'stub'"):
-        readers.run(readers.perfect(), tmp_path)
-
-
-def test_a_run_at_work_is_not_replaced(server, tmp_path):
+def test_a_run_at_work_is_not_replaced_and_one_that_was_only_prepared_is(server, tmp_path, requests):
     readers.prepare(chat(server), tmp_path)
     with ChatLog(tmp_path / "chat.jsonl").writing(), pytest.raises(InputError, match="another process"):
         readers.run(readers.perfect(), tmp_path)
     assert json.loads((tmp_path / "run.json").read_text())["reader"] == "stub"
-
-
-def test_requests_written_for_someone_else_may_be_answered_in_the_same_folder(tmp_path, requests):
-    readers.prepare(readers.ChatReader(ChatSettings("m", base_url="http://127.0.0.1:9/v1")), tmp_path / "run")
     given = replay(tmp_path, [{"request_id": r.request_id, "answer": "no"} for r in requests])
-    assert len(readers.run(given, tmp_path / "run").outcomes) == 192
+    assert len(readers.run(given, tmp_path).outcomes) == 192
 
 
-def test_a_complete_transcript_needs_no_key(server, tmp_path, monkeypatch):
-    done = readers.run(chat(server), tmp_path)
-    monkeypatch.setenv("OPENAI_API_KEY", "\x1b")
-    pd.testing.assert_frame_equal(readers.run(chat(server), tmp_path).outcomes, done.outcomes)
-
-
-# --- the command ----
+# --- the commands ----
 
 
 @pytest.fixture(scope="module")
 def app():
-    import typer
-
-    from companion.cli import expose as command
-
     made = typer.Typer()
     command.register(made)
-    made.command("other")(lambda: None)  # with one command only, Typer would drop its name
+    scores.register(made)
     return made
 
 
@@ -443,16 +342,24 @@ def invoke(app, *words):
     return CliRunner().invoke(app, ["expose", *map(str, words)])
 
 
-def test_the_command_runs_and_prints_json(app, tmp_path):
-    result = invoke(app, "--reader", "simulated-erring", "--rate", ".25", "--seed", 3, "--out", tmp_path, "--json")
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["simulated"] is True
-    assert told["units"] == 192
+def test_the_commands_run_and_print_json(app, tmp_path):
+    words = ["--reader", "simulated-erring", "--rate", ".25", "--seed", 3, "--out", tmp_path]
+    told = json.loads(invoke(app, *words, "--json").stdout)
+    assert told["simulated"] is True and told["units"] == 192
     assert {row["metric"] for row in told["effects"]} >= {"relevant_admissible", "selectivity_gap"}
-    text = invoke(app, "--reader", "simulated-erring", "--rate", ".25", "--seed", 3, "--out", tmp_path)
-    assert "Simulated" in text.stdout
-    assert "outcomes.parquet" in text.stdout.replace("\n", "")
+    text = invoke(app, *words)
+    assert "Simulated" in text.stdout and "outcomes.parquet" in text.stdout.replace("\n", "")
+    score = ["exposure", str(tmp_path / "outcomes.csv"), "--json", "--without", "time-consent"]
+    left = json.loads(CliRunner().invoke(app, score).stdout)
+    outcomes = pd.read_csv(tmp_path / "outcomes.csv").query(
+        "scenario != 'time-consent' and cell == 'relevant_admissible'"
+    )
+    (row,) = [row for row in left["effects"] if row["metric"] == "relevant_admissible"]
+    change = outcomes["disclosed_exposed"].astype(int) - outcomes["disclosed_withheld"].astype(int)
+    assert row["estimate"] == pytest.approx(change.mean()) and row["n"] == 30
+    assert left["settings"]["without"] == ["time-consent"] and left["settings"]["n_scenarios"] == 15
+    bad = CliRunner().invoke(app, [*score[:2], "--without", "nowhere"])
+    assert "--without nowhere" in str(bad.exception)
 
 
 def test_the_command_only_writes_requests_when_asked(app, tmp_path):
@@ -474,6 +381,5 @@ def test_the_command_only_writes_requests_when_asked(app, tmp_path):
 )
 def test_the_command_refuses_bad_input(app, tmp_path, words, match):
     result = invoke(app, *words, "--out", tmp_path / "run")
-    assert isinstance(result.exception, InputError)
-    assert match in str(result.exception)
+    assert isinstance(result.exception, InputError) and match in str(result.exception)
     assert not (tmp_path / "run").exists()
