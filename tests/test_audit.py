@@ -1,11 +1,14 @@
-"""The audit: planted failures found once each, bounds narrowed exactly, hostile text harmless, gaps said."""
+"""The audit: the first line tells the worst, failures are found where they are only, hostile text is inert."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,9 +22,28 @@ from planted import ROUTE, demo_records, plant
 from typer.testing import CliRunner
 
 from companion import scoring
-from companion.audit import Context, FaultsError, Options, audit, findings, guard, read_csv, report, take_in, unguard
-from companion.audit.cells import shown, write_csv
-from companion.audit.narrowing import macro_width, narrowing, over_arms, remaining
+from companion.audit import (
+    KINDS,
+    FaultsError,
+    Options,
+    Resampling,
+    audit,
+    guard,
+    macro_width,
+    markdown,
+    narrowing,
+    over_arms,
+    read_csv,
+    remaining,
+    shown,
+    take_in,
+    unguard,
+    write,
+    write_csv,
+)  # fmt: skip
+from companion.audit.ids import form
+from companion.book import report
+from companion.book.runs import notebooks_dir
 from companion.cli import app
 from companion.errors import InputError
 from companion.labels import PairLabels, encode
@@ -29,8 +51,36 @@ from companion.paths import data_dir
 from companion.tables import Records, validate
 from companion.tables.problems import CONTROL
 
-QUICK = Options(replicates=200)
+QUICK = Options(resampling=Resampling(replicates=200))
+DERIVED = replace(QUICK, lifecycle_from_state=True)
 AXES = ["scope", "policy", "lifecycle"]
+CHAPTER = notebooks_dir() / "06-audit.md"
+HEADERS = {
+    "memories": "memory_id,namespace",
+    "queries": "query_id,namespace",
+    "rankings": "arm,query_id,rank,memory_id",
+    "labels": "query_id,memory_id,relevant,scope,policy,lifecycle",
+    "ledger": "query_id,arm,memory_id,retrieved,exposed",
+}
+
+
+def folder(place, **tables):
+    """Write tables given as rows apart by spaces; a first row that begins with a column's name is the header."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name, text in tables.items():
+        rows = text.split(" ") if isinstance(text, str) else list(text)
+        header = [] if rows[0].split(",")[0] in HEADERS[name].split(",") else [HEADERS[name]]
+        (place / f"{name}.csv").write_text("\n".join([*header, *rows, ""]), encoding="utf-8")
+    return place
+
+
+def audited(place, memories, queries, rankings=None, options=QUICK, **tables):
+    tables = {"memories": memories, "queries": queries, **({"rankings": rankings} if rankings else {}), **tables}
+    return audit(folder(place, **tables), options)
+
+
+def told(found, kind):
+    return found[kind].outcome, found[kind].instances
 
 
 def records(memories, queries, routes, labels=(), **tables):
@@ -46,8 +96,8 @@ def records(memories, queries, routes, labels=(), **tables):
     )
 
 
-def check(kind, own, **kwargs):
-    return getattr(findings, kind)(Context(take_in(own), **kwargs))
+def check(kind, own, options=QUICK, **changes):
+    return audit(own, replace(options, **changes))[kind]
 
 
 def people(*spaces, **columns):
@@ -58,7 +108,608 @@ def store(**spaces):
     return [{"memory_id": m, "namespace": s or None} for m, s in spaces.items()]
 
 
+# --- known, and returned all the same ------------------------------------------------------------------------------
+
+
+def test_the_first_line_names_the_leak(tmp_path):
+    found = audited(tmp_path, "a1,alice b1,bob", "q1,alice", "s,q1,1,b1")
+    assert told(found, "wrong_scope") == ("found", 1)
+    assert found.headline.startswith("1 of 1 returned items belongs to another owner (s 1 of 1 (100.0%))")
+    assert found.found[0].kind == "wrong_scope" == found.checks[0].kind
+    assert found["wrong_scope"].evidence[["asker", "owner"]].to_numpy().tolist() == [["alice", "bob"]]
+
+
+@pytest.mark.parametrize(
+    ("memories", "queries", "rankings", "labels", "told_as"),
+    [
+        ("a1,alice b1,bob", "q1,alice", "s,q1,1,a1 s,q1,2,b1", None, ("found", 1)),
+        ("a1,alice b1,bob", "q1,alice", "s,q1,1,a1", None, ("clear", 0)),
+        ("a1,alice b1,bob", "q1,alice", "s,q1,1,b1", "q1,b1,,1,,", ("clear", 0)),  # a label shares it
+        ("a1,alice b1,alice", "q1,alice", "s,q1,1,b1", "q1,b1,,0,,", ("found", 1)),  # a label takes it away
+        ("a1,alice b1,", "q1,alice", "s,q1,1,b1", None, ("unknown", 0)),
+        ("a1,alice b1,bob", "q1,", "s,q1,1,b1", None, ("unknown", 0)),
+        ("memory_id,namespace,shared a1,alice,0 b1,bob,1", "q1,alice", "s,q1,1,b1", None, ("clear", 0)),
+        ("a1,alice b1,NULL", "q1,alice", "s,q1,1,b1 s,q1,2,a1", None, ("clear", 0)),  # nobody is not another owner
+    ],
+)
+def test_wrong_scope(tmp_path, memories, queries, rankings, labels, told_as):
+    found = audited(tmp_path, memories, queries, rankings, **({"labels": labels} if labels else {}))
+    assert told(found, "wrong_scope") == told_as
+    wrong = found.crossing.set_index("metric")["estimate"]["wrong_scope"]
+    assert bool(wrong > 0) is (told_as[0] == "found")  # the shares say the same as the check
+
+
+def test_each_route_is_named_with_its_share(tmp_path):
+    rankings = "one,q1,1,b1 one,q1,2,a1 two,q1,1,a1 two,q1,2,a2"
+    found = audited(tmp_path, "a1,alice a2,alice b1,bob", "q1,alice", rankings)
+    assert "(one 1 of 2 (50.0%); two none of 2)" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("label", "told_as"),
+    [("q1,a1,1,1,0,1", ("found", 1)), ("q1,a1,,,0,", ("found", 1)), ("q1,a1,0,1,0,0", ("found", 1)),
+     ("q1,a1,1,1,1,1", ("clear", 0)), ("q1,a1,1,1,?,1", ("unknown", 0)), ("q1,a2,1,1,0,1", ("unknown", 0))],
+)  # fmt: skip
+def test_policy(tmp_path, label, told_as):
+    found = audited(tmp_path, "a1,alice a2,alice", "q1,alice", "s,q1,1,a1", labels=label)
+    assert told(found, "policy") == told_as
+    assert ("forbidden by policy" in found.headline) is (told_as[0] == "found")
+
+
+@pytest.mark.parametrize(
+    ("state", "intent", "label", "told_as"),
+    [
+        ("forgotten", "current", None, ("found", 1)),
+        ("forgotten", "", None, ("found", 1)),
+        ("forgotten", "unknown", None, ("found", 1)),
+        ("forgotten", "history", None, ("found", 1)),  # not known to be about the forgetting itself
+        ("forgotten", "history", "q1,a1,1,1,1,1", ("clear", 0)),  # known to be
+        ("forgotten", "current", "q1,a1,1,1,0,0", ("found", 1)),
+        ("current", "current", None, ("clear", 0)),
+        ("", "current", None, ("unknown", 0)),
+    ],
+)
+def test_forgotten(tmp_path, state, intent, label, told_as):
+    found = audited(
+        tmp_path, f"memory_id,namespace,state a1,alice,{state}", f"query_id,namespace,intent q1,alice,{intent}",
+        "s,q1,1,a1", **({"labels": label} if label else {}),
+    )  # fmt: skip
+    assert told(found, "forgotten") == told_as
+    assert told(found, "policy")[0] != "found"  # one failure is told once
+    share = found.crossing.set_index("metric")["estimate"]
+    if told_as[0] == "found":
+        assert share["policy_disallowed"] == 1 and share["unresolved"] == 0
+
+
+@pytest.mark.parametrize(
+    ("until", "asked", "intent", "told_as"),
+    [
+        ("2025-01-31", "2025-02-01", "current", ("found", 1)),
+        ("2025-01-31", "2025-01-31T23:00", "current", ("clear", 0)),  # a bare date holds until its end
+        ("2025-01-31T12:00Z", "2025-01-31T14:00+01:00", "", ("found", 1)),
+        ("2025-01-31T12:00Z", "2025-01-31T13:00+01:00", "", ("clear", 0)),
+        ("2025-01-31", "2025-02-01", "history", ("clear", 0)),
+        ("soon", "2025-02-01", "current", ("unknown", 0)),
+        ("2025-01-31", "", "current", ("unknown", 0)),
+    ],
+)
+def test_expired(tmp_path, until, asked, intent, told_as):
+    found = audited(
+        tmp_path, f"memory_id,namespace,valid_until a1,alice,{until}",
+        f"query_id,namespace,time,intent q1,alice,{asked},{intent}", "s,q1,1,a1", DERIVED,
+    )  # fmt: skip
+    assert told(found, "expired") == told_as
+    share = found.crossing.set_index("metric")["estimate"]["lifecycle_incompatible"]
+    assert share == (told_as[0] == "found")  # the same rule in the shares
+
+
+@pytest.mark.parametrize(
+    ("ledger", "told_as", "says"),
+    [
+        ("q1,s,b1,0,1", ("found", 1), "1 of another owner"),
+        ("q1,s,a1,0,1", ("found", 1), "all of the asker"),
+        ("q1,s,a1,1,1 q1,s,b1,0,1", ("found", 1), "1 of 2 memories in prompts was not retrieved"),
+        ("q1,s,a1,0,1 q1,s,b1,0,1", ("found", 2), "2 of 2 memories in prompts were not retrieved"),
+        ("q1,s,a1,1,1", ("clear", 0), ""),
+        ("q1,s,a1,0,0", ("clear", 0), ""),
+        ("q1,s,a1,1,", ("unknown", 0), ""),
+    ],
+)
+def test_exposed_without_having_been_retrieved(tmp_path, ledger, told_as, says):
+    found = audited(tmp_path, "a1,alice b1,bob", "q1,alice", "s,q1,1,a1", ledger=ledger)
+    assert told(found, "exposed_unretrieved") == told_as and says in found["exposed_unretrieved"].says
+    if "b1,0,1" in ledger:  # what it was is counted with the rest of the prompt
+        assert found.crossing.set_index("metric")["estimate"]["wrong_scope"] == 1 / len(ledger.split())
+
+
+# --- what is still in force ----------------------------------------------------------------------------------------
+
+LINKED = "memory_id,namespace,state,superseded_by,time old,u,{old},new,2025-01-01 new,u,{new},,{time}"
+
+
+@pytest.mark.parametrize("old", ["current", "", "superseded", "unknown"])
+@pytest.mark.parametrize("new", ["current", ""])
+def test_a_link_outranks_a_state(tmp_path, old, new):
+    found = audited(
+        tmp_path, LINKED.format(old=old, new=new, time="2025-02-01"), "query_id,namespace q,u", "s,q,1,old s,q,2,new",
+        DERIVED, labels="q,new,1,1,1, q,old,1,1,1,",
+    )  # fmt: skip
+    assert told(found, "superseded") == ("found", 1)
+    row = found["superseded"].evidence.iloc[0]
+    assert (row["memory_id"], row["correction"], row["stands"]) == ("old", "new", "above")
+    assert found.crossing.set_index("metric")["estimate"]["admissible"] == 0.5
+    assert found.per_query["loss"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("written", "asked", "told_as"),
+    [("2025-02-01", "2025-03-01", ("found", 1)), ("2025-02-01", "2025-01-15", ("clear", 0)),
+     ("", "2025-01-15", ("found", 1)), ("2025-02-01", "", ("found", 1)), ("2025-02-01", "2025-02-01", ("found", 1))],
+)  # fmt: skip
+def test_the_state_is_the_one_before_the_question(tmp_path, written, asked, told_as):
+    """A correction that came after the question did not hold yet; without times it holds for every question."""
+    found = audited(
+        tmp_path, LINKED.format(old="superseded", new="current", time=written), f"query_id,namespace,time q,u,{asked}",
+        "s,q,1,old", DERIVED, labels="q,old,1,1,1,",
+    )  # fmt: skip
+    assert told(found, "superseded") == told_as
+    assert found.crossing.set_index("metric")["estimate"]["admissible"] == (told_as[0] == "clear")
+
+
+@pytest.mark.parametrize(
+    ("state", "intent", "label", "told_as"),
+    [
+        ("superseded", "current", None, ("found", 1)),
+        ("superseded", "", None, ("found", 1)),  # a question without an intent is about the present, here and in shares
+        ("stale", "current", None, ("found", 1)),
+        ("superseded", "history", None, ("clear", 0)),
+        ("superseded", "unknown", None, ("unknown", 0)),
+        ("current", "current", "q,m,1,1,1,0", ("found", 1)),  # a label says that it is not in force
+        ("", "current", None, ("unknown", 0)),
+    ],
+)
+def test_superseded_and_the_shares_follow_one_rule(tmp_path, state, intent, label, told_as):
+    found = audited(
+        tmp_path, f"memory_id,namespace,state m,u,{state} other,u,current", f"query_id,namespace,intent q,u,{intent}",
+        "s,q,1,m", DERIVED, **({"labels": label} if label else {}),
+    )  # fmt: skip
+    assert told(found, "superseded") == (("clear", 0) if not state else told_as)
+    assert found.crossing.set_index("metric")["estimate"]["lifecycle_incompatible"] == (told_as[0] == "found")
+    if told_as[0] == "found":
+        assert "1 of 1 returned items is outdated" in found["superseded"].says
+
+
+def chain(link="supersedes", state=()):
+    rows = [{"memory_id": m, "namespace": "a"} for m in ("v1", "v2", "v3", "x")]
+    if link == "supersedes":
+        rows[1]["supersedes"], rows[2]["supersedes"] = "v1", "v2"
+    elif link == "superseded_by":
+        rows[0]["superseded_by"], rows[1]["superseded_by"] = "v2", "v3"
+    for row, value in zip(rows, state, strict=False):
+        row["state"] = value
+    return rows
+
+
+@pytest.mark.parametrize("link", ["supersedes", "superseded_by"])
+@pytest.mark.parametrize("states", [(), ("superseded", "superseded", "current", "current")])
+def test_superseded_stands_above_beside_or_alone(link, states):
+    queries = people("a", "a", "a", "a")
+    for row, intent in zip(queries, ["current", "current", None, "history"], strict=True):
+        row["intent"] = intent
+    routes = {("r", "q0"): ["v1", "v3"], ("r", "q1"): ["v3", "x", "v2"], ("r", "q2"): ["x", "v2"],
+              ("r", "q3"): ["v1", "v2"]}  # fmt: skip
+    got = check("superseded", records(chain(link, states), queries, routes))
+    assert got.evidence[["query_id", "memory_id", "stands"]].to_numpy().tolist() == [
+        ["q0", "v1", "above"], ["q1", "v2", "beside"], ["q2", "v2", "alone"],
+    ]  # fmt: skip
+    assert got.evidence["correction"].tolist() == ["v3", "v3", "v3"]
+    assert ("follow from supersedes links" in got.says) is not states
+
+
+def test_circular_and_dangling_links_do_no_harm():
+    rows = chain("")
+    rows[0]["supersedes"], rows[1]["supersedes"], rows[2]["supersedes"] = "v2", "v1", '["gone", "v3"]'
+    found = audit(records(rows, people("a"), {("r", "q0"): ["v1", "v2"]}), QUICK)
+    assert found["superseded"].outcome == "found" and found["contradictory_current"].outcome == "found"
+    bare = records(chain(""), people("a"), {("r", "q0"): ["v1", "v3"]})
+    assert check("superseded", bare).outcome == "unknown"
+
+
+OLD = "The monthly retainer for Abernathy and Daughters is 550 pounds, VAT included."
+
+
+@pytest.mark.parametrize(
+    ("text", "twin"),
+    [
+        (OLD.upper(), True),
+        (f"Fwd: {OLD}", True),
+        (OLD.replace("Daughters", "Daugters"), True),
+        (OLD.replace("550", "610"), False),  # another number is a correction, not a copy
+        ("Lunch with Abernathy on Thursday.", False),
+        ("", False),
+    ],
+)
+def test_twins_are_near_duplicates_with_the_same_numbers(text, twin):
+    memories = [
+        {"memory_id": "old", "namespace": "a", "state": "superseded", "text": OLD},
+        {"memory_id": "copy", "namespace": "a", "state": "current", "text": text},
+        {"memory_id": "other", "namespace": "b", "state": "current", "text": OLD},  # another owner's
+        {"memory_id": "marked", "namespace": "a", "state": "stale", "text": OLD},
+    ]
+    got = check("stale_twins", records(memories, people("a"), {("r", "q0"): ["copy"]}))
+    assert (got.outcome == "found") is twin
+    if twin:
+        assert got.evidence["twin"].unique().tolist() == ["copy"] and (got.evidence["routes"] == 1).all()
+        assert "1 memory repeats one of 2 outdated memories" in got.says and "1 was returned" in got.says
+
+
+def test_a_linked_correction_is_no_twin():
+    memories = [
+        {"memory_id": "old", "namespace": "a", "state": "superseded", "text": OLD},
+        {"memory_id": "new", "namespace": "a", "state": "current", "text": f"{OLD}!", "supersedes": "old"},
+    ]
+    assert check("stale_twins", records(memories, people("a"), {("r", "q0"): ["new"]})).outcome == "clear"
+
+
+def test_twins_are_those_of_a_comparison_of_all_pairs():
+    """Blocking by owner, numbers and words loses no pair that comparing everything with everything finds."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    rng = np.random.default_rng(5)
+    words = [f"{a}{b}" for a in ("ba", "ce", "di", "fo", "gu") for b in ("ran", "sel", "tim", "vok", "wun")]
+    base = [" ".join(rng.choice(words, 9)) + f" {rng.integers(3)}" for _ in range(30)]
+    texts = [*base, *(t.replace("ran", "ram", 1) for t in base), *(f"re {t}" for t in base), *(t.upper() for t in base)]
+    memories = pd.DataFrame({"memory_id": [f"m{n}" for n in range(len(texts))], "text": texts})
+    memories["namespace"] = rng.choice(["a", "b"], len(texts))
+    memories["state"] = rng.choice(["superseded", "current"], len(texts))
+    got = check("stale_twins", records(memories, people("a"), {("r", "q0"): ["m0"]}))
+    said = set(map(tuple, got.evidence[["memory_id", "twin"]].to_numpy()))
+    plain = memories["text"].str.casefold()
+    grams = CountVectorizer(analyzer="char_wb", ngram_range=(3, 5), binary=True).fit_transform(plain).toarray()
+    unit = grams / np.linalg.norm(grams, axis=1, keepdims=True)
+    near, rows = unit @ unit.T, memories.assign(number=plain.str.split().str[-1])
+    wanted = {
+        (rows["memory_id"][i], rows["memory_id"][j])
+        for i in np.flatnonzero(rows["state"] == "superseded") for j in np.flatnonzero(rows["state"] == "current")
+        if near[i, j] >= 0.8 and rows["namespace"][i] == rows["namespace"][j] and rows["number"][i] == rows["number"][j]
+    }  # fmt: skip
+    assert said == wanted and len(wanted) > 20
+
+
+@pytest.mark.parametrize(
+    ("rows", "route", "told_as"),
+    [
+        (["a,u,current,,The retainer is 550 pounds", "b,u,current,,The retainer is 650 pounds"], "ab", ("found", 1)),
+        (["a,u,current,,The plan is gold now", "b,u,current,,The plan is silver now."], "a", ("found", 1)),
+        (["a,u,current,,The plan is gold now", "b,u,current,,The plan is gold now"], "ab", ("clear", 0)),  # a repeat
+        (["a,u,current,,The plan is gold now", "b,u,superseded,,The plan is silver now"], "ab", ("clear", 0)),
+        (["a,u,current,,The plan is gold now", "b,w,current,,The plan is silver now"], "ab", ("clear", 0)),
+        (["a,u,current,,The plan is gold now", "b,u,current,,Plans change and people forget"], "ab", ("clear", 0)),
+        (
+            ["a,u,current,,The plan is gold now", "b,u,current,,The plan is silver now", "c,u,current,,x"],
+            "c",
+            ("clear", 0),
+        ),
+        (["a,u,current,o,x", "b,u,current,o,y", "o,u,superseded,,z"], "a", ("found", 1)),  # two heads of one chain
+        (["a,u,current,o,x", "b,u,current,a,y", "o,u,superseded,,z"], "b", ("clear", 0)),  # one after the other
+    ],
+)
+def test_two_current_facts(tmp_path, rows, route, told_as):
+    ranked = " ".join(f"s,q,{n},{m}" for n, m in enumerate(route, start=1))
+    header = "memory_id,namespace,state,supersedes,text"
+    found = audited(tmp_path, [header, *rows], "q,u", ranked)
+    assert told(found, "contradictory_current") == told_as
+    if told_as[0] == "found":
+        assert found["contradictory_current"].evidence[["memory_id", "other"]].to_numpy().tolist() == [["a", "b"]]
+        assert found["contradictory_current"].evidence["together"].item() == (route == "ab")
+
+
+def test_a_key_makes_two_facts_one_matter(tmp_path):
+    rows = ["memory_id,namespace,state,key,text", "a,u,current,city,Oslo", "b,u,current,city,Bergen in the west",
+            "c,u,current,plan,gold", "d,w,current,city,Rome"]  # fmt: skip
+    found = audited(tmp_path, rows, "q,u", "s,q,1,a s,q,2,b s,q,3,c")
+    assert found["contradictory_current"].evidence[["memory_id", "other", "by"]].to_numpy().tolist() == [
+        ["a", "b", "one key"]
+    ]
+
+
+# --- who asks, who owns --------------------------------------------------------------------------------------------
+
+
+def test_wildcard_needs_an_empty_name_and_foreign_memories():
+    memories = store(a1="a", a2="a", b1="b")
+    routes = {("r", "q0"): ["a1"], ("r", "q1"): ["b1"], ("r", "q2"): ["a1", "a2"]}
+    assert check("wildcard", records(memories, people("a", "b", None), routes)).outcome == "clear"
+    loud = routes | {("r", "q2"): ["a1", "b1"]}
+    got = check("wildcard", records(memories, people("a", "b", None), loud))
+    assert got.evidence[["query_id", "empty", "namespaces"]].to_numpy().tolist() == [["q2", "namespace", 2]]
+    assert got.evidence["named_askers_that_cross"].item() == 0 and "switches it off" in got.says
+    assert "1 query has no namespace or no principal; 1 was answered from up to 2 namespaces" in got.says
+    assert check("wildcard", records(memories, people("a"), {("r", "q0"): ["b1"]})).outcome == "clear"
+    crossing = {("r", "q0"): ["a1", "b1"], ("r", "q1"): ["b1", "a1"]}
+    assert "no scope filter at all" in check("wildcard", records(memories, people("a", None), crossing)).says
+    alone = records(memories, people("null"), {("r", "q0"): ["a1", "b1"]})
+    assert check("wildcard", alone).outcome == "unknown"
+
+
+@pytest.mark.parametrize("word", ["undefined", "None", "NULL", "nan", "*", " ", "-"])
+def test_words_for_nothing_are_nobody_in_checks_and_shares(tmp_path, word):
+    """A program's word for nothing is no namespace: not another owner, not a shared one, not a single group."""
+    found = audited(tmp_path, ["a1,alice", "b1,bob", f"c1,{word}"], [f"q0,{word}", "q1,alice", "q2,bob"],
+                    "r,q0,1,a1 r,q0,2,b1 r,q1,1,a1 r,q1,2,c1 r,q2,1,b1 r,q2,2,c1")  # fmt: skip
+    assert told(found, "wildcard") == ("found", 1) and told(found, "ownerless") == ("found", 1)
+    assert told(found, "wrong_scope") == ("clear", 0)
+    scope = scoring.label_ranked(found.records).set_index(["query_id", "memory_id"])["scope"]
+    assert scope.loc["q0"].isna().all() and pd.isna(scope["q1", "c1"]) and scope["q1", "a1"]
+
+
+def test_an_empty_principal_is_an_empty_name():
+    memories = store(a1="a", b1="b")
+    queries = [
+        {"query_id": "q0", "namespace": "a", "principal": " "},
+        {"query_id": "q1", "namespace": "a", "principal": "x"},
+    ]
+    got = check("wildcard", records(memories, queries, {("r", "q0"): ["a1", "b1"], ("r", "q1"): ["a1"]}))
+    assert got.evidence["empty"].tolist() == ["principal"]
+
+
+def test_ownerless_rows_count_only_when_returned():
+    memories = store(a1="a", free="", b1="b", spare="b")
+    routes = {("r", "q0"): ["a1"], ("r", "q1"): ["b1"]}
+    assert check("ownerless", records(memories, people("a", "b"), routes)).outcome == "clear"
+    seen = {("r", "q0"): ["a1", "free"], ("r", "q1"): ["free", "b1"]}
+    got = check("ownerless", records(memories, people("a", "b"), seen))
+    assert got.evidence[["memory_id", "namespaces", "queries", "best_rank"]].to_numpy().tolist() == [["free", 2, 2, 1]]
+    assert "1 of 4 memories has no owner; 1 was returned" in got.says
+    assert "a column shared in memories" in got.advice and "a namespace of their own" not in got.advice + got.limits
+    assert "must state it for every pair they list" in got.limits
+
+
+def test_shared_memories_are_said_once(tmp_path):
+    """A namespace or a column makes scope 1 for everybody; nothing is found, and nothing is open."""
+    rows, queries, ranked = "a1,alice h1,handbook", "q1,alice q2,bob", "s,q1,1,h1 s,q2,1,h1 s,q1,2,a1"
+    assert audited(tmp_path / "0", rows, queries, ranked)["wrong_scope"].instances == 2
+    said = audited(tmp_path / "1", rows, queries, ranked, replace(QUICK, shared=("handbook",)))
+    column = audited(tmp_path / "2", "memory_id,namespace,shared a1,alice,0 h1,,1", queries, ranked)
+    for found in (said, column):
+        assert told(found, "wrong_scope") == ("clear", 0) and told(found, "ownerless")[0] == "clear"
+        assert scoring.label_ranked(found.records)["scope"].all()
+
+
+# --- filters that run late -----------------------------------------------------------------------------------------
+
+
+def test_late_filter_counts_only_what_could_have_been_returned():
+    memories = [
+        {"memory_id": f"a{n}", "namespace": "a", "time": "2025-01-01" if n < 5 else "2025-12-01"} for n in range(7)
+    ]
+    memories += store(b1="b")
+    queries = [{"query_id": q, "namespace": "a", "time": "2025-06-01T00:00:00Z"} for q in ("q0", "q1")]
+    routes = {("r", "q0"): ["a0", "a1", "a2", "a3"], ("r", "q1"): ["a0"]}
+    got = check("late_filter", records(memories, queries, routes))
+    assert got.evidence[["query_id", "k", "items", "left_behind"]].to_numpy().tolist() == [["q1", 4, 1, 4]]
+    assert "1 of 2 routes holds only the asker's memories and ends before k" in got.says
+    forbidden = [("q1", f"a{n}", None, 1, 1, 0) for n in range(1, 5)]
+    assert check("late_filter", records(memories, queries, routes, forbidden)).outcome == "clear"
+    assert check("late_filter", records(memories, queries, {("r", "q0"): ["a0", "a1"], ("r", "q1"): ["a0"]}),
+                 top_k=1).outcome == "clear"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("memories", "queries", "rankings"),
+    [
+        ("a1,a a2,a a3,a", "q1,a q2,a", "s,q1,1,a1 s,q1,2,a2 s,q2,1,a3"),  # a single namespace
+        ("a1,a b1,b b2,b", "q1,a q2,b", "s,q1,1,a1 s,q2,1,b1 s,q2,2,b2"),  # stores as small as the routes
+        ("a1,a b1,b", "q1, q2,", "s,q1,1,a1 s,q2,1,b1"),  # nobody asks by name
+        ("a1, b1,", "q1,a q2,b", "s,q1,1,a1 s,q2,1,b1"),  # nobody owns anything
+    ],
+)
+def test_a_late_filter_cannot_be_known(tmp_path, memories, queries, rankings):
+    assert told(audited(tmp_path, memories, queries, rankings), "late_filter") == ("unknown", 0)
+
+
+def test_an_arm_that_crosses_has_no_filter_that_could_run_late():
+    """The arm gave q0 a stranger, so q1's short route was not cut by a filter; the arm beside it never crosses."""
+    memories = store(a1="a", a2="a", a3="a", b1="b")
+    crossing = {("open", "q0"): ["a1", "b1", "a2"], ("open", "q1"): ["a1"]}
+    got = check("late_filter", records(memories, people("a", "a"), crossing))
+    assert got.outcome != "found"
+    both = crossing | {("shut", "q0"): ["a1", "a2", "a3"], ("shut", "q1"): ["a2"]}
+    got = check("late_filter", records(memories, people("a", "a"), both))
+    assert (
+        got.evidence.to_numpy().tolist() == [["shut", "q1", 3, 1, 2]] and "Not counted are routes of open:" in got.says
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "found"),
+    [("nothing", False), ("shared", True), ("no_namespace", True), ("no_principal", True), ("ghost", True)],
+)
+def test_what_a_stranger_must_be_to_show_that_there_is_no_filter(reason, found):
+    """A memory that a label shares, an asker without a name, or an id that is gone says nothing against the filter."""
+    memories, queries = store(a1="a", a2="a", a3="a", b1="b"), people("a", "a", "a", principal="ann")
+    if reason.startswith("no_n"):
+        queries[2]["namespace"] = None
+    if reason == "no_principal":
+        queries[2]["principal"] = None
+    stranger = "gone" if reason == "ghost" else "b1"
+    routes = {("r", "q0"): ["a1", "a2", "a3"], ("r", "q1"): ["a1"], ("r", "q2"): ["a1", stranger, "a3"]}
+    labels = [("q2", "b1", None, 1, None, None)] if reason == "shared" else []
+    got = check("late_filter", records(memories, queries, routes, labels))
+    assert (got.outcome == "found") is found
+    if found:
+        assert got.evidence[["query_id", "k", "items", "left_behind"]].to_numpy().tolist() == [["q1", 3, 1, 2]]
+
+
+def test_routes_all_of_one_length_show_no_cut():
+    memories = store(a1="a", a2="a", a3="a", b1="b", b2="b")
+    routes = {("one", "q0"): ["a1"], ("one", "q1"): ["b1"], ("two", "q0"): ["a1", "a2"], ("two", "q1"): ["b1"]}
+    own = records(memories, people("a", "b"), routes)
+    got = check("late_filter", own)
+    assert got.evidence.to_numpy().tolist() == [["two", "q1", 2, 1, 1]] and "longest route" in got.limits
+    got = check("late_filter", own, top_k=3)  # a stated depth does not accuse an arm that never reaches it
+    assert got.evidence.to_numpy().tolist() == [["two", "q0", 3, 2, 1], ["two", "q1", 3, 1, 1]]
+    assert check("late_filter", own, top_k=1).outcome == "clear"
+
+
+@pytest.mark.parametrize(
+    ("intent", "derived", "label", "left"),
+    [
+        ("current", False, None, 3),  # forgotten memories are forbidden in any case
+        ("current", True, None, 2),
+        ("history", True, None, 3),  # a superseded fact may answer a question about the past
+        ("unknown", True, None, 3),
+        ("current", False, ("q1", "a1", None, 1, 1, 0), 2),
+        ("current", True, ("q1", "a2", None, 1, 1, 1), 3),  # a label that is given outweighs the state
+    ],
+)
+def test_what_is_out_of_force_is_left_behind_only_where_nothing_says_so(intent, derived, label, left):
+    """q1 misses a current, a superseded, a forgotten and an unknown memory; states count where they may be read."""
+    states = {"a0": "current", "a1": "current", "a2": "superseded", "a3": "forgotten", "a4": "unknown", "b": "current"}
+    memories = [{"memory_id": m, "namespace": m[0], "state": s} for m, s in states.items()]
+    routes = {("r", "q0"): ["a0", "a1", "a2", "a3", "a4"], ("r", "q1"): ["a0"]}
+    own = records(memories, people("a", "a", intent=intent), routes, [label] if label else [])
+    got = check("late_filter", own, lifecycle_from_state=derived)
+    assert got.evidence["query_id"].tolist() == ["q1"] and got.evidence["left_behind"].item() == left
+    assert ("--lifecycle-from-state" in got.limits) is not derived
+
+
+# --- logs shaped like production's ---------------------------------------------------------------------------------
+
+
+def test_a_request_served_by_one_arm_is_no_empty_route_of_the_other(tmp_path):
+    """v1 answers a, v2 answers b, both right: recall 1, loss 0, and no late filter."""
+    found = audited(
+        tmp_path, "m1,x m2,x m3,x n1,y", "a,x b,x", "v1,a,1,m1 v2,b,1,m2", labels="a,m1,1,1,1,1 b,m2,1,1,1,1",
+    )  # fmt: skip
+    assert (
+        found.summary.arms.query("source == 'macro'")[["evidence_recall", "loss"]].to_numpy().tolist() == [[1, 0]] * 2
+    )
+    assert found["late_filter"].outcome != "found" and len(found.worst) == 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "returned", "gone"),
+    [("m1 m2 m3", "m1 m2", []), ("m1 m2", "m1 gone", ["gone"]), ("m1", "x y x2", ["x", "x2", "y"])],
+)
+def test_ghosts(tmp_path, stored, returned, gone):
+    memories = " ".join(f"{m},a" for m in stored.split())
+    ranked = " ".join(f"s,q,{n},{m}" for n, m in enumerate(returned.split(), start=1))
+    found = audited(tmp_path, memories, "q,a", ranked)
+    assert sorted(found["ghosts"].evidence.get("memory_id", [])) == gone and told(found, "ghosts")[1] == len(gone)
+
+
+def test_ghosts_in_routes_and_prompts():
+    book = pd.DataFrame({"query_id": "q0", "arm": "r", "memory_id": ["a1", "ghost"], "retrieved": 1, "exposed": [1, 1]})
+    labels = [("q0", "ghost", 1, 1, 1, 1), ("q0", "a1", 1, 1, 1, 1)]
+    own = records(store(a1="a"), people("a"), {("r", "q0"): ["a1", "ghost"]}, labels, ledger=book)
+    got = audit(own, QUICK)
+    assert got["ghosts"].evidence[["memory_id", "queries", "prompts", "lifecycle"]].to_numpy().tolist() == [
+        ["ghost", 1, 1, "unresolved"]
+    ]
+    assert "1 id is in routes or prompts of 1 query though the store does not hold it: ghost" in got["ghosts"].says
+    assert scoring.anchors_of(got.records)["memory_id"].tolist() == ["a1"]
+    own.labels.loc[0, "lifecycle"] = 0
+    assert scoring.label_ranked(take_in(own).records)["lifecycle"].tolist() == [True, False]  # an established no stands
+
+
+def test_a_store_made_of_the_log_hides_ghosts_and_owners(tmp_path):
+    """Nothing is known of what the log does not name; a store that holds more than was returned is a real one."""
+    found = audited(tmp_path / "log", "memory_id,namespace,from_log m1,alice,1 m2,,1", "q,alice", "s,q,1,m1 s,q,2,m2")
+    assert told(found, "ghosts")[0] == told(found, "ownerless")[0] == "unknown"
+    assert told(audited(tmp_path / "seems", "m1,alice m2,", "q,alice", "s,q,1,m1 s,q,2,m2"), "ghosts")[0] == "unknown"
+    assert any("exactly what was returned" in said for said in found.unknown)
+    alone = audited(tmp_path / "one", "m1,", "q,alice", "s,q,1,m1")
+    assert told(alone, "ownerless")[0] == "unknown" and alone.found == []
+    real = audited(tmp_path / "real", "m1,alice m2, m3,bob", "q,alice", "s,q,1,m1 s,q,2,m2")
+    assert told(real, "ghosts") == ("clear", 0) and told(real, "ownerless") == ("found", 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("7", "7.0"), ("7", "007"), ("ns", "ns "), ("Ann", "ann"), ("caf\u00e9", "cafe\u0301"), ("a\u200bb", "ab"),
+     ("\uff41", "a"), ("10", "0010.00")],
+)  # fmt: skip
+def test_ids_that_differ_only_in_form(tmp_path, one, other):
+    assert form(one) == form(other)
+    found = audited(tmp_path, [f"{one},n", "spare,n"], "q,n", [f"s,q,1,{other}"])
+    assert told(found, "id_forms") == ("found", 1) and told(found, "ghosts") == ("found", 1)
+    assert set(found["id_forms"].evidence[["one", "other"]].iloc[0]) == {one, other}
+    spaces = audited(tmp_path / "spaces", [f"m1,{one}", "m2,else"], [f"q,{other}"], "s,q,1,m1")
+    assert told(spaces, "id_forms") == ("found", 1) and told(spaces, "wrong_scope") == ("found", 1)
+
+
+@pytest.mark.parametrize("pair", [("7", "70"), ("1.5", "15"), ("m-1", "m1"), ("1e3", "1000"), ("a", "b"), ("0", "00x")])
+def test_ids_that_differ_in_more_than_form(tmp_path, pair):
+    assert told(audited(tmp_path, [f"{pair[0]},n", f"{pair[1]},n"], "q,n", [f"s,q,1,{pair[0]}"]), "id_forms") == (
+        "clear",
+        0,
+    )
+
+
+def test_no_number_disagrees_with_its_noun(tmp_path):
+    """One of anything, in everything that is said: never "1 memories", "1 times" or "1 routes"."""
+    found = audited(
+        tmp_path, "memory_id,namespace,state,superseded_by a1,alice,superseded,a2 a2,alice,current, f1,,, b1,bob,,",
+        "query_id,namespace,principal q1,alice,ann q2,,bob", "s,q1,1,a1 s,q1,2,f1 s,q1,3,gone s,q2,1,a1 s,q2,2,b1",
+        ledger="q1,s,b1,0,1 q1,s,a1,1,1",
+    )  # fmt: skip
+    text = " ".join([*(f"{c.says} {c.advice} {c.limits}" for c in found.checks), *found.unknown, markdown(found)])
+    assert len(found.found) >= 5
+    assert (
+        re.findall(r"\b1 (?:more )?(?:memories|rows|times|items|queries|routes|ids|places|pairs|checks|spaces)\b", text)
+        == []
+    )
+
+
+@pytest.mark.parametrize(("groups", "replicates", "given"), [(1, 1000, False), (3, 199, False), (3, 200, True)])
+def test_no_interval_without_groups_or_replicates(tmp_path, groups, replicates, given):
+    memories = " ".join(f"m{n},n{n}" for n in range(groups)) + " spare,x"
+    ranked = " ".join(f"s,q{n},1,m{n}" for n in range(groups))
+    labels = " ".join(f"q{n},m{n},1,1,1,1" for n in range(groups))
+    options = replace(QUICK, resampling=Resampling(replicates=replicates))
+    found = audited(tmp_path, memories, " ".join(f"q{n},n{n}" for n in range(groups)), ranked, options, labels=labels)
+    assert found.crossing["low"].notna().any() == given
+    assert found.summary.intervals["low"].notna().any() == given
+    assert any("No intervals" in line for line in report.method(found)) is not given
+
+
+# --- nothing found, and what could not be looked for ---------------------------------------------------------------
+
+
+def test_nothing_found_says_what_could_not_be_looked_for(tmp_path):
+    found = audited(tmp_path, "a1,alice a2,alice b1,bob", "q1,alice", "s,q1,1,a1")
+    assert found.found == [] and found.headline.startswith("Nothing was found")
+    for kind in ("policy", "superseded", "expired", "exposed unretrieved", "forgotten"):
+        assert kind in found.headline
+    assert "**Nothing was found" in markdown(found)
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_known_violation_of_any_axis_is_found(tmp_path, axis):
+    values = ["0" if name == axis else "1" for name in AXES]
+    found = audited(tmp_path, "a1,alice a2,alice b1,bob", "q1,alice", "s,q1,1,a1", labels=f"q1,a1,1,{','.join(values)}")
+    kinds = {"scope": "wrong_scope", "policy": "policy", "lifecycle": "superseded"}
+    assert [c.kind for c in found.found] == [kinds[axis]] and not found.headline.startswith("Nothing")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_known_to_be_inadmissible_is_found(seed):
+    own, _ = made_up(seed)
+    found = audit(replace(own, rankings=own.rankings[own.rankings["rank"] <= 5]), QUICK)
+    bad = scoring.label_ranked(found.records)
+    bad = bad[bad["admissible"].eq(False).fillna(False)]
+    kinds = ("wrong_scope", "policy", "forgotten", "superseded", "expired")
+    evidence = [found[kind].evidence for kind in kinds if len(found[kind].evidence)]
+    told_of = pd.concat(evidence)[["arm", "query_id", "memory_id"]].drop_duplicates()
+    assert len(bad.merge(told_of)) == len(bad) > 0
+    assert [c.kind for c in found.checks] == sorted((c.kind for c in found.checks), key=lambda kind: (
+        ("found", "unknown", "clear").index(found[kind].outcome), KINDS.index(kind)))  # fmt: skip
+
+
 # --- planted failures ----------------------------------------------------------------------------------------------
+
+PLANTED = ("superseded", "stale_twins", "ownerless", "late_filter", "wildcard", "ghosts")
 
 
 @pytest.fixture(scope="module")
@@ -76,346 +727,54 @@ def found(planted, tmp_path_factory):
     return audit(planted.write(tmp_path_factory.mktemp("planted")), QUICK)
 
 
-def test_nothing_is_found_before_planting(garden):
+def test_nothing_but_what_labels_know_is_found_before_planting(garden):
     clean = garden.rankings[garden.rankings["arm"] == ROUTE]
     clean = clean[clean["rank"] <= 10].reset_index(drop=True)
-    assert audit(replace(garden, rankings=clean, ledger=None), QUICK).found == []
+    got = audit(replace(garden, rankings=clean, ledger=None), QUICK)
+    assert {c.kind for c in got.found} <= {"policy", "forgotten", "superseded"}
+    assert set(got["superseded"].evidence["stands"]) <= {"unlinked", "labelled"}
 
 
-def test_each_planted_failure_is_found_once_and_where_it_was_planted(found, planted):
-    assert {c.kind: c.outcome for c in found.checks} == dict.fromkeys(planted.truth, "found")
-    for c in found.checks:
-        truth, evidence = planted.truth[c.kind], c.evidence
-        assert len(evidence) == 1, c.kind
+def test_each_planted_failure_is_found_where_it_was_planted(found, planted):
+    assert (
+        set(planted.truth) == set(PLANTED)
+        and [c.kind for c in found.checks if c.kind in PLANTED and not c.instances] == []
+    )
+    for kind, truth in planted.truth.items():
+        evidence, c = found[kind].evidence, found[kind]
+        assert len(evidence) == 1 or kind == "superseded", kind
         for column in {"query_id", "memory_id", "twin", "correction"} & set(truth) & set(evidence):
-            assert evidence[column].item() == truth[column], (c.kind, column)
+            assert evidence[column].iloc[0] == truth[column], (kind, column)
         assert c.says and c.advice
-        assert any(name in c.says for name in truth.values()) or c.kind in ("late_filter", "superseded")
-
-
-def test_scoring_refuses_what_the_audit_reports(planted):
-    with pytest.raises(InputError, match=planted.truth["ghosts"]["memory_id"]):
-        planted.records.check()
 
 
 def test_a_ghosts_lifecycle_is_unresolved(found, planted):
     ghost = planted.truth["ghosts"]["memory_id"]
+    with pytest.raises(InputError, match=ghost):
+        planted.records.check()  # scoring refuses what the audit reports
     rows = scoring.label_ranked(found.records)
     mine = rows[rows["memory_id"] == ghost]
     assert len(mine) and mine["lifecycle"].isna().sum() > 0 and not mine["lifecycle"].fillna(False).any()
-    given = planted.records.labels
-    assert (
-        given.loc[given["memory_id"] == ghost, "lifecycle"].fillna(False).any()
-    )  # labels once said that it was current
+    given = planted.records.labels  # labels once said that it was current
+    assert given.loc[given["memory_id"] == ghost, "lifecycle"].fillna(False).any()
 
 
 def test_numbers_are_those_of_scoring(garden):
     """Without ghosts the audit's estimates are exactly what companion score computes."""
     own = replace(garden, rankings=garden.rankings[garden.rankings["rank"] <= 10].reset_index(drop=True))
-    options = Options(replicates=300, seed=3, target_recall="0.7", reference=ROUTE)
-    got = audit(own, options).summary
-    table = scoring.score_routes(own, target_recall="0.7")
-    want = scoring.summarise(table, reference=ROUTE, replicates=300, seed=3)
+    how = Resampling(replicates=300, seed=3)
+    got = audit(own, Options(target_recall="0.7", reference=ROUTE, resampling=how)).summary
+    want = scoring.summarise(scoring.score_routes(own, target_recall="0.7"), reference=ROUTE, replicates=300, seed=3)
     pd.testing.assert_frame_equal(got.intervals, want.intervals)
     pd.testing.assert_frame_equal(got.contrasts, want.contrasts)
 
 
 def test_the_committed_example_holds_every_failure():
     got = audit(data_dir() / "example", QUICK)
-    assert [c.outcome for c in got.checks] == ["found"] * 6
     readme = (data_dir() / "example" / "README.md").read_text()
-    for c in got.checks:
-        ids = set(c.evidence.filter(["query_id", "memory_id", "twin"]).to_numpy().ravel())
-        assert any(one in readme for one in ids), c.kind
-
-
-# --- single checks -------------------------------------------------------------------------------------------------
-
-
-def test_wildcard_needs_an_empty_name_and_foreign_memories():
-    memories = store(a1="a", a2="a", b1="b")
-    quiet = records(
-        memories, people("a", "b", None), {("r", "q0"): ["a1"], ("r", "q1"): ["b1"], ("r", "q2"): ["a1", "a2"]}
-    )
-    assert check("wildcard", quiet).outcome == "clear"
-    loud = records(
-        memories, people("a", "b", None), {("r", "q0"): ["a1"], ("r", "q1"): ["b1"], ("r", "q2"): ["a1", "b1"]}
-    )
-    got = check("wildcard", loud)
-    assert got.evidence[["query_id", "empty", "namespaces"]].to_numpy().tolist() == [["q2", "namespace", 2]]
-    assert got.evidence["named_askers_that_cross"].item() == 0 and "switches it off" in got.says
-    assert check("wildcard", records(memories, people("a"), {("r", "q0"): ["b1"]})).outcome == "clear"
-
-
-def test_wildcard_sees_words_for_nothing_and_empty_principals():
-    memories = store(a1="a", b1="b")
-    queries = [{"query_id": "q0", "namespace": "undefined", "group": "g", "principal": "x"}]
-    assert check("wildcard", records(memories, queries, {("r", "q0"): ["a1", "b1"]})).outcome == "found"
-    queries = [
-        {"query_id": "q0", "namespace": "a", "principal": " "},
-        {"query_id": "q1", "namespace": "a", "principal": "ann"},
-    ]
-    got = check("wildcard", records(memories, queries, {("r", "q0"): ["a1", "b1"], ("r", "q1"): ["a1"]}))
-    assert got.evidence["empty"].tolist() == ["principal"]
-
-
-def test_wildcard_says_when_there_is_no_filter_at_all():
-    memories = store(a1="a", b1="b")
-    routes = {("r", "q0"): ["a1", "b1"], ("r", "q1"): ["b1", "a1"]}
-    assert "no scope filter at all" in check("wildcard", records(memories, people("a", None), routes)).says
-
-
-def test_ownerless_rows_count_only_when_returned():
-    memories = store(a1="a", free="", b1="b")
-    routes = {("r", "q0"): ["a1"], ("r", "q1"): ["b1"]}
-    assert check("ownerless", records(memories, people("a", "b"), routes)).outcome == "clear"
-    seen = {("r", "q0"): ["a1", "free"], ("r", "q1"): ["free", "b1"]}
-    got = check("ownerless", records(memories, people("a", "b"), seen))
-    assert got.evidence[["memory_id", "namespaces", "queries", "best_rank"]].to_numpy().tolist() == [["free", 2, 2, 1]]
-
-
-def test_late_filter_counts_only_what_could_have_been_returned():
-    memories = [
-        {"memory_id": f"a{n}", "namespace": "a", "time": "2025-01-01" if n < 5 else "2025-12-01"} for n in range(7)
-    ]
-    queries = [{"query_id": q, "namespace": "a", "time": "2025-06-01T00:00:00Z"} for q in ("q0", "q1")]
-    routes = {("r", "q0"): ["a0", "a1", "a2", "a3"], ("r", "q1"): ["a0"]}
-    got = check("late_filter", records(memories, queries, routes))
-    assert got.evidence[["query_id", "k", "items", "left_behind"]].to_numpy().tolist() == [["q1", 4, 1, 4]]
-    forbidden = [("q1", f"a{n}", None, 1, 1, 0) for n in range(1, 5)]
-    assert check("late_filter", records(memories, queries, routes, forbidden)).outcome == "clear"
-    # A route that is empty although the namespace holds something is the same failure; --top-k states k.
-    routes = {("r", "q0"): ["a0", "a1"]}
-    got = check("late_filter", records(memories, queries, routes), top_k=2)
-    assert got.evidence[["query_id", "items"]].to_numpy().tolist() == [["q1", 0]]
-
-
-def test_late_filter_ignores_routes_that_cross():
-    memories = store(a1="a", a2="a", a3="a", b1="b")
-    routes = {("r", "q0"): ["a1", "b1"], ("r", "q1"): ["a1", "a2", "a3"]}
-    assert check("late_filter", records(memories, people("a", "a"), routes)).outcome == "clear"
-
-
-def test_an_arm_that_crosses_has_no_filter_that_could_run_late():
-    """The arm gave q0 a stranger, so q1's short route was not cut by a filter; the arm beside it never crosses."""
-    memories = store(a1="a", a2="a", a3="a", b1="b")
-    crossing = {("open", "q0"): ["a1", "b1", "a2"], ("open", "q1"): ["a1"]}
-    got = check("late_filter", records(memories, people("a", "a"), crossing))
-    assert got.outcome == "clear" and "Not counted are routes of open:" in got.says
-    both = crossing | {("shut", "q0"): ["a1", "a2", "a3"], ("shut", "q1"): ["a2"]}
-    got = check("late_filter", records(memories, people("a", "a"), both))
-    assert (
-        got.evidence.to_numpy().tolist() == [["shut", "q1", 3, 1, 2]] and "Not counted are routes of open:" in got.says
-    )
-
-
-@pytest.mark.parametrize(
-    ("reason", "found"),
-    [("nothing", False), ("shared", True), ("no_namespace", True), ("no_principal", True), ("ghost", True)],
-)
-def test_what_a_stranger_must_be_to_show_that_there_is_no_filter(reason, found):
-    """A memory that a label shares, an asker without a name, or an id that is gone says nothing against the filter."""
-    memories = store(a1="a", a2="a", a3="a", b1="b")
-    queries = people("a", "a", "a", principal="ann")
-    if reason == "no_namespace":
-        queries[2]["namespace"] = None
-    if reason == "no_principal":
-        queries[2]["principal"] = None
-    routes = {
-        ("r", "q0"): ["a1", "a2", "a3"],
-        ("r", "q1"): ["a1"],
-        ("r", "q2"): ["a1", "gone" if reason == "ghost" else "b1", "a3"],
-    }
-    labels = [("q2", "b1", None, 1, None, None)] if reason == "shared" else []
-    got = check("late_filter", records(memories, queries, routes, labels))
-    assert (got.outcome == "found") is found
-    if found:
-        assert got.evidence[["query_id", "k", "items", "left_behind"]].to_numpy().tolist() == [["q1", 3, 1, 2]]
-
-
-def test_routes_all_of_one_length_show_no_cut():
-    memories = store(a1="a", a2="a", a3="a", b1="b", b2="b")
-    routes = {("one", "q0"): ["a1"], ("one", "q1"): ["b1"], ("two", "q0"): ["a1", "a2"], ("two", "q1"): ["b1"]}
-    own = records(memories, people("a", "b"), routes)
-    got = check("late_filter", own)
-    assert got.evidence.to_numpy().tolist() == [["two", "q1", 2, 1, 1]] and "longest route" in got.limits
-    got = check("late_filter", own, top_k=3)  # a stated depth does not accuse an arm that never reaches it
-    assert got.evidence.to_numpy().tolist() == [["two", "q0", 3, 2, 1], ["two", "q1", 3, 1, 1]]
-    assert "held to that length" in got.limits
-    got = check("late_filter", own, top_k=1)
-    assert got.outcome == "clear"
-
-
-def test_what_is_out_of_force_is_left_behind_only_where_nothing_says_so():
-    """q1 misses a current, a superseded, a forgotten and an unknown memory; states count where they may be read."""
-    states = {"a0": "current", "a1": "current", "a2": "superseded", "a3": "forgotten", "a4": "unknown"}
-    memories = [{"memory_id": m, "namespace": "a", "state": s} for m, s in states.items()]
-    routes = {("r", "q0"): ["a0", "a1", "a2", "a3", "a4"], ("r", "q1"): ["a0"]}
-
-    def left(intent, derived, labels=()):
-        queries = people("a", "a", intent=intent)
-        context = Context(take_in(records(memories, queries, routes, labels), lifecycle_from_state=derived))
-        got = findings.late_filter(context)
-        assert ("--lifecycle-from-state" in got.limits) is not derived
-        assert got.evidence["query_id"].tolist() == ["q1"]
-        return got.evidence["left_behind"].item()
-
-    assert left("current", False) == 4
-    assert left("current", True) == 2  # a1 and a4
-    assert left("history", True) == 3  # a superseded fact may answer a question about the past
-    assert left("unknown", True) == 4
-    assert left("current", False, [("q1", "a3", None, 1, 1, 0)]) == 3
-    assert left("current", True, [("q1", "a3", None, 1, 1, 1)]) == 3  # a label that is given outweighs the state
-
-
-def test_nothing_left_in_force_is_no_late_filter():
-    memories = [{"memory_id": "a0", "namespace": "a", "state": "current"}]
-    memories += [{"memory_id": "a1", "namespace": "a", "state": "forgotten"}]
-    routes = {("r", "q0"): ["a0", "a1"], ("r", "q1"): ["a0"]}
-    own = records(memories, people("a", "a", intent="current"), routes)
-    assert findings.late_filter(Context(take_in(own))).outcome == "found"
-    assert findings.late_filter(Context(take_in(own, lifecycle_from_state=True))).outcome == "clear"
-
-
-def test_without_any_namespace_nothing_is_said_of_owners_and_askers():
-    """What a TREC import gives: nobody owns anything and nobody asks by name."""
-    routes = {("r", "q0"): ["d1", "d2"], ("r", "q1"): ["d1"]}
-    bare = records(store(d1="", d2=""), people(None, None), routes)
-    for kind in ("wildcard", "ownerless", "late_filter"):
-        got = check(kind, bare)
-        assert got.outcome == "unknown" and got.evidence.empty, kind
-    assert audit(bare, QUICK).found == []
-    # Askers are named and no memory has an owner: everyone sees what is nobody's.
-    named = records(store(d1="", d2=""), people("a", "b"), routes)
-    got = check("ownerless", named)
-    assert got.evidence[["memory_id", "namespaces"]].to_numpy().tolist() == [["d1", 2], ["d2", 1]]
-    assert check("late_filter", named).outcome == "unknown"
-    # Memories have owners and no query has a namespace: an empty name cannot be told from one that was never kept.
-    nameless = records(store(d1="a", d2="b"), people(None, None), routes)
-    assert check("wildcard", nameless).outcome == "unknown"
-    assert check("wildcard", records(store(d1="a", d2="a"), people("null", "null"), routes)).outcome == "unknown"
-
-
-def test_an_empty_name_is_compared_with_named_askers_only_where_there_are_some():
-    got = check("wildcard", records(store(a1="a", b1="b"), people("null"), {("r", "q0"): ["a1", "b1"]}))
-    assert got.outcome == "found" and "No named asker" in got.says and "filter works" not in got.says
-
-
-def test_the_owners_finding_says_what_a_scope_column_takes():
-    own = records(store(a1="a", free=""), people("a"), {("r", "q0"): ["a1", "free"]})
-    assert "must state it for every pair they list" in check("ownerless", own).says
-    own = records(store(a1="a", free=""), people(None), {("r", "q0"): ["a1", "free"]})
-    assert "to askers without a namespace" in check("ownerless", own).says
-
-
-def chain(state=None, link="supersedes"):
-    rows = [{"memory_id": m, "namespace": "a"} for m in ("v1", "v2", "v3", "x")]
-    if link == "supersedes":
-        rows[1]["supersedes"], rows[2]["supersedes"] = "v1", "v2"
-    elif link == "superseded_by":
-        rows[0]["superseded_by"], rows[1]["superseded_by"] = "v2", "v3"
-    for row, value in zip(rows, state or [], strict=False):
-        row["state"] = value
-    return rows
-
-
-@pytest.mark.parametrize("link", ["supersedes", "superseded_by"])
-@pytest.mark.parametrize("given_states", [False, True])
-def test_superseded_stands_above_beside_or_alone(link, given_states):
-    states = ["superseded", "superseded", "current", "current"] if given_states else None
-    queries = people("a", "a", "a", "a")
-    queries[3]["intent"] = "history"
-    for row, intent in zip(queries, ["current", "current", "unknown", "history"], strict=True):
-        row["intent"] = intent
-    routes = {
-        ("r", "q0"): ["v1", "v3"],
-        ("r", "q1"): ["v3", "x", "v2"],
-        ("r", "q2"): ["x", "v2"],
-        ("r", "q3"): ["v1", "v2"],
-    }
-    got = check("superseded", records(chain(states, link), queries, routes))
-    assert got.evidence[["query_id", "memory_id", "stands"]].to_numpy().tolist() == [
-        ["q0", "v1", "above"],
-        ["q1", "v2", "beside"],
-        ["q2", "v2", "alone"],
-    ]
-    assert got.evidence["correction"].tolist() == ["v3", "v3", "v3"]
-    assert ("derived" in got.says) is not given_states
-
-
-def test_states_derived_from_links_leave_the_rest_unknown():
-    intake = take_in(records(chain(), people("a"), {("r", "q0"): ["v1"]}))
-    assert intake.states_from == "links"
-    state = intake.records.memories.set_index("memory_id")["state"]
-    assert state[["v1", "v2", "v3"]].tolist() == ["superseded", "superseded", "current"] and pd.isna(state["x"])
-
-
-def test_superseded_without_links_or_states_is_not_guessed():
-    routes = {("r", "q0"): ["v1", "v3"]}
-    assert check("superseded", records(chain(link=""), people("a"), routes)).outcome == "unknown"
-    states = ["superseded", "current", "current", "current"]
-    got = check("superseded", records(chain(states, ""), people("a"), routes))
-    assert got.outcome == "unknown" and "returned 1 times" in got.says
-
-
-def test_circular_and_dangling_links_do_no_harm():
-    rows = chain(link="")
-    rows[0]["supersedes"], rows[1]["supersedes"], rows[2]["supersedes"] = "v2", "v1", '["gone", "v3"]'
-    assert check("superseded", records(rows, people("a"), {("r", "q0"): ["v1", "v2"]})).outcome == "found"
-
-
-OLD = "The monthly retainer for Abernathy and Daughters is 550 pounds, VAT included."
-
-
-@pytest.mark.parametrize(
-    ("text", "twin"),
-    [
-        (OLD.upper(), True),
-        (f"Fwd: {OLD}", True),
-        (OLD.replace("550", "610"), False),  # another number is a correction, not a copy
-        ("Lunch with Abernathy on Thursday.", False),
-        ("", False),
-    ],
-)
-def test_twins_are_near_duplicates_with_the_same_numbers(text, twin):
-    memories = [
-        {"memory_id": "old", "namespace": "a", "state": "superseded", "text": OLD},
-        {"memory_id": "copy", "namespace": "a", "state": "current", "text": text},
-        {"memory_id": "other", "namespace": "b", "state": "current", "text": OLD},  # another owner's
-        {"memory_id": "marked", "namespace": "a", "state": "stale", "text": OLD},
-    ]
-    got = check("stale_twins", records(memories, people("a"), {("r", "q0"): ["copy"]}))
-    assert (got.outcome == "found") is twin
-    if twin:
-        assert got.evidence["twin"].unique().tolist() == ["copy"] and (got.evidence["routes"] == 1).all()
-
-
-def test_a_linked_correction_is_no_twin():
-    memories = [
-        {"memory_id": "old", "namespace": "a", "state": "superseded", "text": OLD},
-        {"memory_id": "new", "namespace": "a", "state": "current", "text": f"{OLD}!", "supersedes": "old"},
-    ]
-    assert check("stale_twins", records(memories, people("a"), {})).outcome == "clear"
-
-
-def test_ghosts_in_routes_and_prompts():
-    own = records(
-        store(a1="a"),
-        people("a"),
-        {("r", "q0"): ["a1", "ghost"]},
-        [("q0", "ghost", 1, 1, 1, 1), ("q0", "a1", 1, 1, 1, 1)],
-        ledger=pd.DataFrame(
-            {"query_id": "q0", "arm": "r", "memory_id": ["a1", "ghost"], "retrieved": 1, "exposed": [1, 1]}
-        ),
-    )
-    got = audit(own, QUICK)
-    ghosts = next(c for c in got.checks if c.kind == "ghosts")
-    assert ghosts.evidence[["memory_id", "queries", "prompts", "lifecycle"]].to_numpy().tolist() == [
-        ["ghost", 1, 1, "unresolved"]
-    ]
-    assert scoring.anchors_of(got.records)["memory_id"].tolist() == ["a1"]
-    own.labels.loc[0, "lifecycle"] = 0
-    assert scoring.label_ranked(take_in(own).records)["lifecycle"].tolist() == [True, False]  # an established no stands
+    for kind in PLANTED:
+        ids = set(got[kind].evidence.filter(["query_id", "memory_id", "twin"]).iloc[0])
+        assert got[kind].outcome == "found" and any(one in readme for one in ids), kind
 
 
 # --- what settling a label does ------------------------------------------------------------------------------------
@@ -510,59 +869,38 @@ def test_the_width_that_remains_is_what_scoring_gives(found):
         assert after.to_dict() == pytest.approx(said.to_dict(), abs=1e-12)
 
 
-def test_settling_every_sole_label_leaves_the_width_that_is_said(found):
-    """On the demo: settle all sure labels at once, and the widths fall by the sum."""
-    table = found.narrowing[~found.narrowing["changes_anchors"]]
-    single = table[table["open_axes"] == 1]
-    kept = single.drop_duplicates(["query_id", "memory_id", "axis"])
-    touched = found.narrowing.merge(kept[["query_id", "memory_id", "axis"]])
-    if touched["changes_anchors"].any():
-        kept = kept.merge(touched[~touched["changes_anchors"]][["query_id", "memory_id", "axis"]].drop_duplicates())
-    labels = found.records.labels.copy()
-    for axis in AXES:
-        place = pd.MultiIndex.from_frame(kept.loc[kept["axis"] == axis, ["query_id", "memory_id"]])
-        labels[axis] = labels[axis].mask(pd.MultiIndex.from_frame(labels[["query_id", "memory_id"]]).isin(place), False)
-    after = macro_width(scoring.score_routes(replace(found.records, labels=labels)))
-    drop = single.merge(kept[["query_id", "memory_id", "axis"]]).groupby("arm")["narrows_if_no"].sum()
-    for arm in found.widths.index:
-        assert found.widths[arm] - after[arm] == pytest.approx(drop.get(arm, 0.0), abs=1e-12)
-
-
 # --- worst queries, and what reached the prompt --------------------------------------------------------------------
 
 
-def test_worst_queries_name_ids_and_reasons():
+def test_worst_queries_count_everything_returned_and_name_reasons():
     memories = store(a1="a", a2="a", a3="a", b1="b")
     labels = [("q0", "a1", 1, 1, 1, 1), ("q0", "a2", 0, 1, 0, 1), ("q1", "a3", 1, 1, 1, 1), ("q0", "a3", 0, 1, None, 1)]
-    routes = {("r", "q0"): ["b1", "a2", "a3", "a1"], ("r", "q1"): ["b1", "a2"]}
-    own = records(memories, people("a", "a", "a"), routes, labels)
-    worst = audit(own, QUICK).worst
+    routes = {("r", "q0"): ["a1", "b1", "a2", "a3"], ("r", "q1"): ["b1", "a2"]}
+    worst = audit(records(memories, people("a", "a", "a"), routes, labels), QUICK).worst
     assert worst[["query_id", "loss", "looked_at", "violations", "unresolved"]].to_numpy().tolist() == [
+        ["q0", 0.0, 4, 2, 1],
         ["q1", 1.0, 2, 1, 1],
-        ["q0", 0.75, 4, 2, 1],
     ]
     assert worst["reasons"].tolist() == [
-        "misses the evidence: a3; 1 of 2 may not be used: b1 (scope); 1 unresolved",
         "2 of 4 may not be used: b1 (scope), a2 (policy); 1 unresolved",
+        "misses the evidence: a3; 1 of 2 may not be used: b1 (scope); 1 unresolved",
     ]
 
 
 def test_the_ledger_decides_what_reached_the_prompt():
-    memories = store(a1="a", b1="b")
+    memories, labels, routes = store(a1="a", b1="b"), [("q0", "a1", 1, 1, 1, 1)], {("r", "q0"): ["a1", "b1"]}
     book = pd.DataFrame(
         {"query_id": "q0", "arm": "r", "memory_id": ["a1", "b1"], "retrieved": [1, 1], "exposed": ["1", "?"]}
     )
-    labels = [("q0", "a1", 1, 1, 1, 1)]
-    routes = {("r", "q0"): ["a1", "b1"]}
     got = audit(records(memories, people("a"), routes, labels, ledger=book), QUICK)
     share = got.crossing.set_index("metric")["estimate"]
     assert got.crossing_from == "ledger" and share["admissible"] == 1 and share["wrong_scope"] == 0
     assert got.steps[["retrieved", "exposed", "exposure_not_recorded"]].to_numpy().tolist() == [[2, 1, 1]]
-    without = audit(records(memories, people("a"), routes, labels), QUICK)
-    assert without.crossing_from == "rankings"
-    assert without.crossing.set_index("metric")["estimate"]["wrong_scope"] == 0.5
-    first = audit(records(memories, people("a"), routes, labels), replace(QUICK, items=1))
-    assert first.crossing.set_index("metric")["estimate"]["wrong_scope"] == 0
+    assert report.held(got) == "by the ledger, one memory for each question"
+    own = records(memories, people("a"), routes, labels)
+    assert audit(own, QUICK).crossing.set_index("metric")["estimate"]["wrong_scope"] == 0.5
+    first = audit(own, replace(QUICK, items=1))
+    assert first.crossing.set_index("metric")["estimate"]["wrong_scope"] == 0 and first.crossing_from == "rankings"
 
 
 # --- what cannot be known ------------------------------------------------------------------------------------------
@@ -584,12 +922,9 @@ def test_missing_tables_are_said_and_the_rest_is_reported(planted, tmp_path, dro
         next(folder.glob(f"{name}.*")).unlink()
     got = audit(folder, QUICK)
     assert any(said in sentence for sentence in got.unknown), got.unknown
-    written = report.write(got, tmp_path / "out.html")
-    text = BeautifulSoup(written["report"].read_text(), "html.parser").get_text(" ")
-    assert said in text
+    assert said in BeautifulSoup(report.page(got, CHAPTER), "html.parser").get_text(" ")
     if "labels" in drop:
-        assert got.summary is None and "cannot be known" in text.lower()
-        assert next(c for c in got.checks if c.kind == "wildcard").outcome in ("found", "unknown")
+        assert got.summary is None and got["policy"].outcome != "found"
     if drop == ["labels"]:
         scope = got.crossing[got.crossing["metric"] == "wrong_scope"]
         assert scope["estimate"].notna().all() and {c.kind for c in got.found} >= {"wildcard", "ghosts", "ownerless"}
@@ -597,8 +932,8 @@ def test_missing_tables_are_said_and_the_rest_is_reported(planted, tmp_path, dro
 
 @pytest.mark.parametrize("axis", ["relevant", "policy", "lifecycle"])
 def test_an_axis_without_labels_is_said(planted, axis):
-    own = replace(planted.records, labels=planted.records.labels.drop(columns=axis))
-    got = audit(own, QUICK)
+    memories = planted.records.memories.replace({"state": {"forgotten": "unknown"}})  # forbidden without any label
+    got = audit(replace(planted.records, memories=memories, labels=planted.records.labels.drop(columns=axis)), QUICK)
     assert any(f"known value of {axis}" in sentence for sentence in got.unknown)
     assert any("No query has an anchor" in sentence for sentence in got.unknown)
     assert got.summary is None and got.crossing is not None and len(got.worst)
@@ -606,7 +941,7 @@ def test_an_axis_without_labels_is_said(planted, axis):
 
 def test_lifecycle_can_be_derived_from_states_when_asked(planted):
     own = replace(planted.records, labels=planted.records.labels.drop(columns="lifecycle"))
-    plain, derived = audit(own, QUICK), audit(own, replace(QUICK, lifecycle_from_state=True))
+    plain, derived = audit(own, QUICK), audit(own, DERIVED)
     assert plain.summary is None and derived.summary is not None
     rows = scoring.label_ranked(derived.records)
     ghosts = rows["memory_id"].isin(derived.intake.ghosts)
@@ -677,12 +1012,11 @@ def fuzzed(rng):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_records_are_audited(seed, tmp_path):
+def test_any_records_are_audited(seed):
     own = fuzzed(np.random.default_rng(seed))
-    got = audit(own, Options(replicates=50, target_recall="0.5"))
-    written = report.write(got, tmp_path / "r.html")
-    assert len(got.checks) == 6 and written["report"].stat().st_size > 1000
-    body = BeautifulSoup(written["report"].read_text(), "html.parser").find("main").get_text(" ")
+    got = audit(own, replace(QUICK, target_recall="0.5", lifecycle_from_state=bool(seed % 2)))
+    assert sorted(c.kind for c in got.checks) == sorted(KINDS)
+    body = BeautifulSoup(report.page(got, CHAPTER), "html.parser").find("main").get_text(" ")
     assert "nan" not in body.lower().split() and "<NA>" not in body
 
 
@@ -698,22 +1032,23 @@ def test_states_that_could_settle_the_lifecycle_are_pointed_out():
         assert any("--lifecycle-from-state" in text for text in found.unknown) is hint
 
 
+def reported(found, out):
+    return write(found, report.page(found, CHAPTER), out)
+
+
 def test_oddities_of_the_tables_are_in_the_report_and_an_old_report_leaves_nothing(tmp_path):
-    routes = {("a", "q"): ["m1", "m2", "gone"]}
-    queries = [{"query_id": "q", "namespace": "n"}]
-    memories = [{"memory_id": f"m{n}", "namespace": "n"} for n in (1, 2)]
-    odd = records(memories, queries, routes, [("q", "m1", 1, 1, 1, 1)])
+    memories, queries = store(m1="n", m2="n"), [{"query_id": "q", "namespace": "n"}]
+    odd = records(memories, queries, {("a", "q"): ["m1", "m2", "gone"]}, [("q", "m1", 1, 1, 1, 1)])
     odd = replace(odd, rankings=odd.rankings.assign(score=[0.1, 0.3, 0.2]))
-    written = report.write(audit(odd, QUICK), tmp_path / "r.html")
-    body = BeautifulSoup(written["report"].read_text(), "html.parser")
-    assert body.select_one("#oddities") is not None
-    assert "rank 1 has score 0.1 and rank 2 has 0.3" in body.select_one("main").get_text(" ")
+    written = reported(audit(odd, QUICK), tmp_path / "r.html")
+    text = BeautifulSoup(written["report"].read_text(), "html.parser").select_one("#table-oddities").get_text(" ")
+    assert "rank 1 has score 0.1 and rank 2 has 0.3" in text
     assert read_csv(written["table_warnings"])["what"].item().startswith("in the route of arm 'a', query_id 'q'")
     assert {"table_warnings.csv", "check_ghosts.csv"} <= {path.name for path in written["checks"].parent.iterdir()}
     (written["checks"].parent / "mine.csv").write_text("x")
     good = records(memories, queries, {("a", "q"): ["m1", "m2"]}, [("q", "m1", 1, 1, 1, 1)])
-    again = report.write(audit(good, QUICK), tmp_path / "r.html")
-    assert BeautifulSoup(again["report"].read_text(), "html.parser").select_one("#oddities") is None
+    again = reported(audit(good, QUICK), tmp_path / "r.html")
+    assert "table-oddities" not in again["report"].read_text()
     there = {path.name for path in again["checks"].parent.iterdir()}
     assert there == {path.name for name, path in again.items() if name != "report"} | {"mine.csv"}
 
@@ -769,7 +1104,7 @@ def hostile():
 def attacked(tmp_path_factory):
     own, ids = hostile()
     folder = tmp_path_factory.mktemp("hostile")
-    return report.write(audit(own, replace(QUICK, target_recall="0.5")), folder / "report.html"), ids
+    return reported(audit(own, replace(QUICK, target_recall="0.5")), folder / "report.html"), ids
 
 
 def test_hostile_text_is_escaped_in_the_report(attacked):
@@ -789,7 +1124,7 @@ def test_no_csv_cell_starts_a_formula_and_ids_come_back(attacked):
     written, ids = attacked
     seen = set()
     for name, path in written.items():
-        if name == "report":
+        if name in ("report", "summary"):
             continue
         raw = path.read_text(encoding="utf-8")
         csv.field_size_limit(2**31 - 1)
@@ -842,7 +1177,7 @@ def test_broken_utf8_is_refused(planted, tmp_path):
 def test_the_report_in_a_browser(found, attacked, tmp_path):
     from axe_playwright_python.sync_playwright import Axe
 
-    path = report.write(found, tmp_path / "report.html")["report"]
+    path = reported(found, tmp_path / "report.html")["report"]
     wrong = []
     with open_browser() as browser:
         for page, widths in ((path, (390, 1440)), (attacked[0]["report"], (390,))):
@@ -855,7 +1190,7 @@ def test_the_report_in_a_browser(found, attacked, tmp_path):
                         wide = visit.page.evaluate("document.documentElement.scrollWidth")
                         wrong += [f"{where}: scrolls sideways to {wide}"] if wide > width else []
                         drawn = visit.page.locator("figure.companion-drawn").count()
-                        wrong += [] if drawn == 2 else [f"{where}: {drawn} figures drawn"]
+                        wrong += [] if drawn == 1 else [f"{where}: {drawn} figures drawn"]
                         title = visit.page.title()
                         wrong += [f"{where}: title {title}"] if title == "owned" else []
                         rules = Axe().run(visit.page).response["violations"]
@@ -863,51 +1198,123 @@ def test_the_report_in_a_browser(found, attacked, tmp_path):
     assert wrong == []
 
 
-def test_the_report_names_every_finding_and_holds_intervals(found, tmp_path):
-    written = report.write(found, tmp_path / "report.html")
+def test_the_report_begins_with_the_worst_and_names_every_check(found, tmp_path):
+    written = reported(found, tmp_path / "report.html")
     body = BeautifulSoup(written["report"].read_text(), "html.parser")
-    text = body.get_text(" ")
-    for c in found.checks:
-        assert body.find(id=f"check-{c.kind}") is not None and c.title in text
+    assert body.find("main").find("strong").get_text() == found.headline
+    assert [tag["id"] for tag in body.select(".audit-check")] == [f"check-{c.kind}" for c in found.checks]
     row = found.summary.value(ROUTE, "evidence_recall")
-    assert f"{row['estimate']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" in text.replace("\u00a0", " ")
-    assert (tmp_path / "report-tables" / "worst_queries.csv").is_file()
+    text = body.get_text(" ").replace("\u00a0", " ")
+    assert f"{row['estimate']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" in " ".join(text.split())
+    assert "Exercise" not in text and "company-0002-q07" not in body.find("h1").get_text()
     ids = [tag["id"] for tag in body.select("[id]")]
     assert len(ids) == len(set(ids))
     for link in body.select("a[href^='#']"):
         assert link["href"][1:] in ids
 
 
+def test_chapter_and_report_are_one_notebook():
+    """The report takes the cells that are not about the example, in the order of the chapter."""
+    made = list(report.cells(CHAPTER.read_text()))
+    kept = [text for tags, _, text in made if not tags & {"example", "given"}]
+    assert 8 <= len(kept) < len(made) / 2 and any("show_worst" in text for text in kept)
+    assert all("company-" not in text for text in kept)
+
+
+def run(*words):
+    done = CliRunner().invoke(app, ["audit", *map(str, words), "--replicates", "200"])
+    refused = isinstance(done.exception, InputError)  # companion.cli.main makes it one line and exit code 2
+    assert refused or done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def code_of(done):
+    return 2 if isinstance(done.exception, InputError) else done.exit_code
+
+
 def test_the_command(planted, tmp_path):
-    folder = planted.write(tmp_path / "records")
-    runner = CliRunner()
-    arguments = ["audit", str(folder), "--out", str(tmp_path / "r.html"), "--replicates", "100"]
-    done = runner.invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    assert "Ghosts" in done.stdout and (tmp_path / "r.html").is_file()
-    told = json.loads(runner.invoke(app, [*arguments, "--json", "--reference", ROUTE]).stdout)
-    assert {c["kind"]: c["outcome"] for c in told["checks"]} == dict.fromkeys(planted.truth, "found")
-    assert told["checks"][5]["evidence"][0]["memory_id"] == planted.truth["ghosts"]["memory_id"]
-    assert len(told["arms"]) and told["settings"]["seed"] == 0
-    again = (tmp_path / "r.html").read_bytes()
-    runner.invoke(app, [*arguments, "--reference", ROUTE])
-    assert (tmp_path / "r.html").read_bytes() == again  # the same inputs give the same bytes
+    place, out = planted.write(tmp_path / "records"), tmp_path / "r.html"
+    done = run(place, "--out", out)
+    assert done.exit_code == 0 and "Ghosts" in done.stdout and out.is_file()
+    said = json.loads(run(place, "--out", out, "--json", "--reference", ROUTE).stdout)
+    keys = {"kind", "title", "outcome", "instances", "says", "advice", "evidence"}
+    assert all(keys == set(c) for c in said["checks"]) and {c["kind"] for c in said["checks"]} == set(KINDS)
+    by_kind = {c["kind"]: c for c in said["checks"]}
+    assert by_kind["ghosts"]["evidence"][0]["memory_id"] == planted.truth["ghosts"]["memory_id"]
+    assert all(len(c["evidence"]) == c["instances"] for c in said["checks"] if c["outcome"] == "found")
+    assert done.stdout.splitlines()[0] == said["headline"] and len(said["arms"]) and said["settings"]["seed"] == 0
+    again = out.read_bytes()
+    run(place, "--out", out, "--reference", ROUTE)
+    assert out.read_bytes() == again  # the same inputs give the same bytes
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [("any", 1), ("wrong_scope", 1), ("policy,wrong_scope", 1), ("policy", 0), ("ghosts, expired", 0), ("leak", 2),
+     ("", 2), ("new", 2)],
+)  # fmt: skip
+def test_fail_on(tmp_path, kinds, code):
+    place = folder(tmp_path / "in", memories="a1,alice b1,bob b2,bob", queries="q1,alice", rankings="s,q1,1,b1")
+    done = run(place, "--out", tmp_path / "r.html", "--fail-on", kinds)
+    assert code_of(done) == code
+    assert (tmp_path / "r.html").exists() is (code != 2)  # a check that failed leaves its report
+    assert ("--fail-on: found wrong_scope" in done.stderr) is (code == 1)
+
+
+def test_what_is_new_since_a_baseline(tmp_path):
+    clean = folder(tmp_path / "0", memories="a1,alice b1,bob b2,bob", queries="q1,alice", rankings="s,q1,1,b1")
+    worse = folder(
+        tmp_path / "1", memories="a1,alice b1,bob b2,bob", queries="q1,alice", rankings="s,q1,1,b1 s,q1,2,b2"
+    )
+    run(clean, "--out", tmp_path / "0.html")
+    baseline = tmp_path / "0-tables" / "checks.csv"
+    same = run(clean, "--out", tmp_path / "2.html", "--baseline", baseline, "--fail-on", "new")
+    assert same.exit_code == 0 and "Nothing is new" in same.stdout
+    more = run(worse, "--out", tmp_path / "1.html", "--baseline", baseline, "--fail-on", "new", "--markdown")
+    assert more.exit_code == 1 and "New since the baseline: wrong\\_scope 1 (of 2)." in more.stdout
+    assert more.stdout.startswith("## Audit of 1") and (tmp_path / "1-tables" / "summary.md").read_text() in more.stdout
+    said = json.loads(run(worse, "--out", tmp_path / "1.html", "--baseline", baseline, "--json").stdout)
+    assert said["new"] == {"wrong_scope": 1}
+    assert "New since the baseline" in (tmp_path / "1.html").read_text()
+    assert code_of(run(clean, "--out", tmp_path / "3.html", "--baseline", clean / "memories.csv")) == 2
+    assert not (tmp_path / "3.html").exists()
+
+
+def test_a_summary_is_inert(tmp_path):
+    own = records(store(**{"a1": "<b>x</b>", "[c](http://d)": "b|c"}), people("b|c"), {("*r*|`", "q0"): ["a1"]})
+    text = markdown(audit(own, QUICK))
+    assert "<b>" not in text and "[c](" not in text and "| wrong_scope | 1 |" in text
+    assert all(line.count("|") - line.count("\\|") == 4 for line in text.splitlines() if line.startswith("| w"))
 
 
 @pytest.mark.parametrize("name", ["z.pdf", "z", "z.html.gz", "z.csv"])
-def test_a_report_under_the_name_of_something_else_is_refused(tmp_path, monkeypatch, capsys, name):
-    out = tmp_path / name
-    arguments = ["companion", "audit", str(data_dir() / "example"), "--out", str(out), "--replicates", "20"]
-    monkeypatch.setattr("sys.argv", arguments)
-    from companion.cli import main
-
-    with pytest.raises(SystemExit) as stop:
-        main()
-    said = capsys.readouterr()
-    assert stop.value.code == 2 and said.out == "" and said.err.count("\n") == 1
-    assert f"{name}: the report is an HTML page; expected a name that ends in .html or .htm" in said.err
-    assert list(tmp_path.iterdir()) == []
+def test_a_report_under_the_name_of_something_else_is_refused(tmp_path, name):
+    done = run(data_dir() / "example", "--out", tmp_path / name)
+    assert code_of(done) == 2 and list(tmp_path.iterdir()) == []
     own = audit(records(store(a1="a"), people("a"), {("r", "q0"): ["a1"]}), QUICK)
-    with pytest.raises(InputError, match="HTML page"):
-        report.write(own, out)
-    assert report.write(own, tmp_path / "z.HTM")["report"].is_file()
+    with pytest.raises(InputError, match="the report is an HTML page; expected a name that ends in"):
+        write(own, "", tmp_path / name)
+    assert write(own, "x", tmp_path / "z.HTM")["report"].is_file()
+
+
+@pytest.mark.parametrize("fails", ["write_text", "rename", "replace"])
+def test_a_full_disk_leaves_the_old_report_and_its_tables(tmp_path, monkeypatch, fails):
+    first = audit(records(store(a1="a", b1="b"), people("a"), {("r", "q0"): ["b1"]}), QUICK)
+    second = audit(records(store(a1="a", b1="b"), people("a"), {("r", "q0"): ["a1"]}), QUICK)
+    write(first, "first", tmp_path / "r.html")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    real, calls = getattr(Path, fails), []
+
+    def full(self, *args, **kwargs):
+        calls.append(self)
+        if len(calls) == 2 or (fails == "replace" and self.name.startswith(".r.html")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, fails, full)
+    with pytest.raises((OSError, InputError), match="No space"):
+        write(second, "second", tmp_path / "r.html")
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    write(second, "second", tmp_path / "r.html")
+    assert (tmp_path / "r.html").read_text() == "second" and not list(tmp_path.glob(".*"))

@@ -74,7 +74,7 @@ BAD = [
     ("05-readers", "evidence", "no/such/folder", "a folder that holds"),
     ("05-readers", "gates", ["nope"], "one of scope, policy, lifecycle, which 'nope' is not"),
     ("05-readers", "rate", 1.01, "at most 1"),
-    ("06-audit", "source", "nope", "one of company, medication, legal, personal, or nothing"),
+    ("06-audit", "records", "nope", "a folder of tables that exists, or empty for the example"),
     ("06-audit", "labels_shown", 0, "a whole number from 1"),
     ("07-claims", "frozen", [], "a list of at least 1"),
     ("07-claims", "top_k", 21, "at most 20"),

@@ -1,24 +1,55 @@
-"""What every check of an audit looks at: ranked rows with who asked, who owns, and what is known of each axis."""
+"""What every check of an audit looks at, what it returns, and the words it says it in."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from companion.audit.intake import Intake
+from companion.audit.intake import Intake, moments, nobody, question, states
 from companion.scoring import label_ranked
 from companion.tables import Records
 
-# What programs write where a name should have been.
-_NOBODY = {"", "none", "null", "nil", "nan", "n/a", "na", "undefined", "unknown", "*", "-"}
+Outcome = Literal["found", "clear", "unknown"]
+ROUTE = ["arm", "query_id"]
 
 
-def nobody(names: pd.Series) -> pd.Series:
-    """Tell which names are missing, blank, or a program's word for nothing (``None``, ``undefined``, ``*``)."""
-    return names.isna() | names.astype("str").str.strip().str.lower().isin(_NOBODY)
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes
+    ----------
+    kind, title : str
+        The check.
+    outcome : {"found", "clear", "unknown"}
+    says : str
+        What the records show, with counts per route; or what they lack.
+    advice, limits : str
+        What to do, and what the check cannot see.
+    evidence : DataFrame
+        One row for each instance.
+    """
+
+    kind: str
+    title: str
+    outcome: Outcome
+    says: str
+    advice: str = ""
+    limits: str = ""
+    evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def instances(self) -> int:
+        """Number of instances found."""
+        return len(self.evidence) if self.outcome == "found" else 0
+
+
+Check = Callable[["Context"], Finding]
 
 
 @dataclass(frozen=True)
@@ -27,32 +58,12 @@ class Context:
 
     intake: Intake
     top_k: int | None = None
+    per_query: pd.DataFrame | None = None
 
     @property
     def records(self) -> Records:
         """The checked records."""
         return self.intake.records
-
-    @cached_property
-    def rows(self) -> pd.DataFrame:
-        """Ranked rows up to ``top_k``: labels, and of query and memory what checks compare.
-
-        Columns of the rankings and of ``label_ranked``, and ``asker`` and ``owner`` (namespaces, missing where there is
-        none or only a word for nothing), ``principal``, ``intent``, ``state``, ``ghost`` (bool).
-        """
-        rankings = self.records.rankings
-        assert rankings is not None  # checks that need routes ask has_routes first
-        kept = rankings if self.top_k is None else rankings[rankings["rank"] <= self.top_k]
-        rows = label_ranked(self.records, kept.reset_index(drop=True))
-        rows = rows.sort_values(["arm", "query_id", "rank"], kind="stable", ignore_index=True)
-        queries = self.records.queries.set_index("query_id").reindex(rows["query_id"])
-        memories = self.records.memories.set_index("memory_id").reindex(rows["memory_id"])
-        rows["asker"] = named(queries["namespace"]).array
-        rows["owner"] = named(memories["namespace"]).array
-        rows["principal"], rows["intent"] = queries["principal"].array, queries["intent"].array
-        rows["state"] = memories["state"].array
-        rows["ghost"] = rows["memory_id"].isin(self.intake.ghosts)
-        return rows
 
     @property
     def has_routes(self) -> bool:
@@ -60,20 +71,71 @@ class Context:
         return self.records.rankings is not None and len(self.records.rankings) > 0
 
     @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Ranked rows up to ``top_k``, labelled, with what checks compare.
+
+        ``asker`` and ``owner`` (namespaces), ``principal``, ``asks`` (now, past, unknown), ``state`` (when it was
+        asked), ``valid_until``, ``asked`` (times), ``ghost`` and ``exposed`` (bool).
+        """
+        rankings = self.records.rankings
+        assert rankings is not None  # checks that need routes ask has_routes first
+        kept = rankings if self.top_k is None else rankings[rankings["rank"] <= self.top_k]
+        return self.described(kept.reset_index(drop=True)).sort_values([*ROUTE, "rank"], ignore_index=True)
+
+    def described(self, kept: pd.DataFrame) -> pd.DataFrame:
+        """Label rows of (arm, query, memory), and add what checks compare."""
+        rows = label_ranked(self.records, kept)
+        asked = self.records.queries.set_index("query_id")
+        stored = self.records.memories.set_index("memory_id")
+        query, memory = asked.index.get_indexer(rows["query_id"]), stored.index.get_indexer(rows["memory_id"])
+        rows["asker"], rows["principal"] = (asked[name].array.take(query) for name in ("namespace", "principal"))
+        rows["owner"] = stored["namespace"].array.take(memory)
+        rows["asks"] = question(asked["intent"]).array.take(query)
+        rows["asked"] = moments(asked["time"]).array.take(query)
+        until = stored["valid_until"] if "valid_until" in stored else pd.Series(np.nan, index=stored.index)
+        rows["valid_until"] = moments(until, late=True).array.take(memory)
+        rows["state"] = states(self.records, self.intake.links, rows).array
+        rows["ghost"] = rows["memory_id"].isin(self.intake.ghosts)
+        return rows.merge(self.exposures, on=[*ROUTE, "memory_id"], how="left").fillna({"exposed": False})
+
+    @cached_property
+    def exposures(self) -> pd.DataFrame:
+        """Pairs that the ledger knows to have reached the prompt."""
+        ledger = self.records.ledger
+        if ledger is None:
+            return pd.DataFrame(columns=[*ROUTE, "memory_id", "exposed"]).astype({"exposed": "bool"})
+        held = ledger.loc[ledger["exposed"].fillna(False), [*ROUTE, "memory_id"]]
+        return held.assign(exposed=True)
+
+    @cached_property
     def store(self) -> pd.DataFrame:
         """The memories without ghosts."""
         memories = self.records.memories
         return memories[~memories["memory_id"].isin(self.intake.ghosts)].reset_index(drop=True)
 
+    @cached_property
+    def unnamed(self) -> pd.Series:
+        """Ids of the queries without a namespace, or without a principal where principals are recorded."""
+        queries = self.records.queries
+        blank = nobody(queries["principal"]) & bool(queries["principal"].notna().any())
+        return queries.loc[queries["namespace"].isna() | blank, "query_id"]
 
-def named(names: pd.Series) -> pd.Series:
-    """Return the names with every word for nothing made missing."""
-    return names.astype("str").mask(nobody(names))
+
+def known(values: pd.Series, what: bool) -> np.ndarray:
+    """Mark what is known to be so; an unresolved value is in neither group."""
+    return values.eq(what).fillna(False).to_numpy(bool)
 
 
-def moments(times: pd.Series) -> pd.Series:
-    """Read dates and times as far as they can be read; NaT elsewhere."""
-    return pd.to_datetime(times.astype(object), errors="coerce", utc=True, format="ISO8601")
+def per_route(rows: pd.DataFrame, bad: np.ndarray, most: int = 6) -> str:
+    """Say route by route how many returned items are meant, worst first."""
+    table = pd.DataFrame({"arm": rows["arm"].array, "bad": bad}).groupby("arm", sort=False)["bad"].agg(["sum", "size"])
+    table = table.assign(share=table["sum"] / table["size"]).sort_values("share", ascending=False, kind="stable")
+    parts = [
+        f"{arm} {share(bad, size)} ({ratio:.1%})" if bad else f"{arm} none of {size:,}"
+        for arm, bad, size, ratio in table.head(most).itertuples()
+    ]
+    more = [count(len(table) - most, "more route")] if len(table) > most else []
+    return "; ".join([*parts, *more])
 
 
 def listed(ids: pd.Series, most: int = 5) -> str:

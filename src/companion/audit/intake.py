@@ -1,12 +1,13 @@
 """Records as people have them: without labels, with ids that the store no longer holds, with askers nobody named.
 
-Scoring refuses what it cannot score. An audit reports it, so two faults are let in here and become findings: ids
-that no stored memory has (*ghosts*), and queries with neither namespace nor group.
+Scoring refuses what it cannot score. An audit reports it, so two faults are let in here and become findings: ids that
+no stored memory has (*ghosts*), and queries with neither namespace nor group.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,29 @@ from companion.audit.faults import (
     examine_rows,
     scope_left_empty,
 )
-from companion.labels import encode
-from companion.scoring import PairLabels
-from companion.tables import OWN_RECORDS, Records, validate
+from companion.labels import PairLabels
+from companion.tables import Records, validate
 
 NO_ONE = "(no namespace)"
 """Group of the queries that have none: nothing is known of how they depend on each other."""
 
+OUTDATED = ("superseded", "stale", "forgotten")
+# What programs write where a name should have been.
+_NOBODY = {"", "none", "null", "nil", "nan", "n/a", "na", "undefined", "unknown", "*", "-"}
+_KEY = ["query_id", "memory_id"]
+_TOLERATED = {
+    ("rankings", NO_ROWS), ("labels", UNKNOWN_MEMORY), ("rankings", UNKNOWN_MEMORY), ("ledger", UNKNOWN_MEMORY),
+    ("queries", NO_GROUP),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Intake:
-    """Checked records, and what had to be set aside to check them."""
+    """Checked records, and what had to be set aside to check them.
+
+    ``links`` holds who supersedes whom (``new``, ``old``), ``states_from`` says where states come from (state, links or
+    none), ``from_log`` whether the store was made out of the log.
+    """
 
     records: Records
     given: frozenset[str]
@@ -46,9 +59,10 @@ class Intake:
     states_from: str
     lifecycle_from_state: bool = False
     warnings: tuple[Fault, ...] = ()
+    from_log: str = ""
 
 
-def take_in(source: str | Path | Records, lifecycle_from_state: bool = False) -> Intake:
+def take_in(source: str | Path | Records, lifecycle_from_state: bool = False, shared: Sequence[str] = ()) -> Intake:
     """Read and check the records to audit."""
     raw, warnings = _raw(source)
     given = frozenset(name for name, table, _ in raw.tables() if len(table.columns))
@@ -56,15 +70,66 @@ def take_in(source: str | Path | Records, lifecycle_from_state: bool = False) ->
     queries, nameless = _grouped(raw.queries)
     ghosts = _ghosts(raw, memories)
     links = supersedes_links(memories)
-    memories, states_from = _with_states(memories, links)
+    memories, states_from = _with_states(memories.assign(namespace=_named(memories["namespace"])), links)
     records = replace(raw, memories=_with_ghosts(memories, ghosts), queries=queries).check()
     records = replace(records, labels=_doubt_ghosts(records.labels, ghosts))
-    if lifecycle_from_state:
-        records = replace(records, labels=_derived_lifecycle(records, ghosts))
+    silent = _says_nothing(records.labels)
+    if shared or lifecycle_from_state or records.memories["state"].eq("forgotten").any():
+        records = replace(records, labels=_settled(records, links, ghosts, lifecycle_from_state, shared))
     return Intake(
-        records, given - {"labels"} if _says_nothing(records.labels) else given, ghosts, nameless, links, states_from,
-        lifecycle_from_state, warnings,
+        records, given - {"labels"} if silent else given, ghosts, nameless, links, states_from, lifecycle_from_state,
+        warnings, _made_of_log(records, ghosts),
     )  # fmt: skip
+
+
+def among(ids: pd.Series | pd.Index, known: pd.Series | pd.Index) -> np.ndarray:
+    """Tell which ids are known; many times faster than ``isin`` where both are many."""
+    return pd.Index(pd.Series(known).unique()).get_indexer(pd.Index(ids)) >= 0
+
+
+# --- words and times -----------------------------------------------------------------------------------------------
+
+
+def nobody(names: pd.Series) -> pd.Series:
+    """Tell which names are missing, blank, or a program's word for nothing (``None``, ``undefined``, ``*``)."""
+    return names.isna() | names.astype("str").str.strip().str.lower().isin(_NOBODY)
+
+
+def _named(names: pd.Series) -> pd.Series:
+    return names.astype("str").mask(nobody(names))
+
+
+def question(intent: pd.Series) -> pd.Series:
+    """Say what queries ask about: now, the past, or unknown. Where no intent is recorded, a question is about now."""
+    return intent.map({"current": "now", "history": "past", "unknown": "unknown"}).fillna("now").astype("str")
+
+
+def moments(times: pd.Series, late: bool = False) -> pd.Series:
+    """Read dates and times as far as they can be read, NaT elsewhere; ``late`` reads a bare date as its last moment."""
+    text = times.astype(object)
+    read = pd.to_datetime(text, errors="coerce", utc=True, format="ISO8601").astype("datetime64[ns, UTC]")
+    if not late:
+        return read
+    bare = times.astype("str").str.fullmatch(r"\s*\d{4}-\d{2}-\d{2}\s*").fillna(False).to_numpy(bool)
+    return read.mask(bare, read + pd.Timedelta(days=1) - pd.Timedelta(1, "ns"))
+
+
+def states(records: Records, links: pd.DataFrame, pairs: pd.DataFrame) -> pd.Series:
+    """Return the state of each pair's memory when the query was asked: a later correction does not count yet."""
+    memories = records.memories.set_index("memory_id")
+    place = memories.index.get_indexer(pairs["memory_id"])
+    state = pd.Series(memories["state"].array.take(place), index=pairs.index)
+    if links.empty:
+        return state
+    # A correction without a readable time holds for every question.
+    written = moments(memories["time"]).reindex(links["new"]).fillna(pd.Timestamp.min.tz_localize("UTC"))
+    first = pd.Series(written.array, index=links["old"].array).groupby(level=0).min()
+    asked = moments(records.queries.set_index("query_id")["time"]).reindex(pairs["query_id"]).array
+    early = pd.Series(first.reindex(pairs["memory_id"]).array > asked, index=pairs.index)
+    return state.mask(early & state.eq("superseded"), "current")
+
+
+# --- links and states ----------------------------------------------------------------------------------------------
 
 
 def supersedes_links(memories: pd.DataFrame) -> pd.DataFrame:
@@ -72,22 +137,16 @@ def supersedes_links(memories: pd.DataFrame) -> pd.DataFrame:
     known = set(memories["memory_id"])
     pairs: list[tuple[str, str]] = []
     for column, forward in (("supersedes", True), ("superseded_by", False)):
-        if column not in memories:
-            continue
-        for own, cell in zip(memories["memory_id"], memories[column], strict=True):
-            for other in _ids(cell, known):
-                pairs.append((own, other) if forward else (other, own))
+        cells = memories[column].dropna() if column in memories else pd.Series(dtype=object)
+        for own, cell in zip(memories.loc[cells.index, "memory_id"], cells, strict=True):
+            pairs += [(own, other) if forward else (other, own) for other in _ids(cell, known)]
     links = pd.DataFrame(pairs, columns=["new", "old"], dtype="str").drop_duplicates(ignore_index=True)
     return links[links["new"] != links["old"]].reset_index(drop=True)
 
 
 def _ids(cell: Any, known: set[str]) -> list[str]:
-    if isinstance(cell, list | tuple):
+    if isinstance(cell, list | tuple | np.ndarray):
         return [str(item) for item in cell if item is not None and str(item)]
-    if isinstance(cell, np.ndarray) and cell.ndim:
-        return [str(item) for item in cell.tolist()]
-    if not pd.api.types.is_scalar(cell) or pd.isna(cell) or str(cell) == "":
-        return []
     text = str(cell)
     if text in known:
         return [text]
@@ -97,6 +156,19 @@ def _ids(cell: Any, known: set[str]) -> list[str]:
         except ValueError:
             pass
     return [part.strip() for part in text.split(";") if part.strip()]
+
+
+def _with_states(memories: pd.DataFrame, links: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Let links outrank states: what a link names is superseded, and the head of a chain current if nobody said so."""
+    source = "state" if memories["state"].notna().any() else "links" if len(links) else "none"
+    old, new = (among(memories["memory_id"], links[side]) for side in ("old", "new"))
+    # A memory outside every chain stays unknown: no link says that it is still in force.
+    state = memories["state"].mask(new & memories["state"].isna(), "current")
+    state = state.mask(old & ~memories["state"].isin(["forgotten", "stale"]), "superseded")
+    return memories.assign(state=state.astype("str")), source
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 def _raw(source: str | Path | Records) -> tuple[Records, tuple[Fault, ...]]:
@@ -113,22 +185,15 @@ def _raw(source: str | Path | Records) -> tuple[Records, tuple[Fault, ...]]:
 
 
 def _from_folder(folder: Folder) -> Records:
-    tolerated = {
-        ("rankings", NO_ROWS),
-        ("labels", UNKNOWN_MEMORY),
-        ("rankings", UNKNOWN_MEMORY),
-        ("ledger", UNKNOWN_MEMORY),
-        ("queries", NO_GROUP),
-    }
-    errors = [fault for fault in folder.errors if (fault.table, fault.code) not in tolerated]
+    errors = [fault for fault in folder.errors if (fault.table, fault.code) not in _TOLERATED]
     if errors:
-        count = f"{len(errors):,} faults" if len(errors) > 1 else "a fault"
-        raise FaultsError(f"{folder.path}: {count}; the first: {errors[0].problem.message}", errors)
+        number = f"{len(errors):,} faults" if len(errors) > 1 else "a fault"
+        raise FaultsError(f"{folder.path}: {number}; the first: {errors[0].problem.message}", errors)
     tables: dict[str, Any] = dict(folder.frames)
-    labels = tables.pop(
-        "labels", pd.DataFrame({"query_id": pd.Series(dtype="str"), "memory_id": pd.Series(dtype="str")})
+    empty = pd.DataFrame({name: pd.Series(dtype="str") for name in _KEY})
+    return Records(
+        **(tables | {"labels": tables.get("labels", empty)}), name=folder.path.resolve().name, origins=folder.origins
     )
-    return Records(**tables, labels=labels, name=folder.path.resolve().name, origins=folder.origins)
 
 
 def _says_nothing(labels: pd.DataFrame) -> bool:
@@ -137,12 +202,13 @@ def _says_nothing(labels: pd.DataFrame) -> bool:
 
 
 def _grouped(queries: pd.DataFrame) -> tuple[pd.DataFrame, frozenset[str]]:
-    """Give queries without namespace and group a group of their own, so that intervals can be made."""
+    """Take words for nothing out of the namespaces; queries without namespace and group share a group."""
     given = queries.reset_index(drop=True)
+    if "namespace" in given:
+        given = given.assign(namespace=_named(given["namespace"]))
     nothing = pd.Series(True, index=given.index)
-    for column in ("namespace", "group"):
-        if column in given:
-            nothing &= given[column].isna() | given[column].astype("str").eq("")
+    for column in {"namespace", "group"} & set(given):
+        nothing &= given[column].isna() | given[column].astype("str").eq("")
     if not nothing.any() or "query_id" not in given:
         return given, frozenset()
     group = given["group"].astype(object) if "group" in given else pd.Series(None, index=given.index, dtype=object)
@@ -151,40 +217,40 @@ def _grouped(queries: pd.DataFrame) -> tuple[pd.DataFrame, frozenset[str]]:
 
 
 def _ghosts(raw: Records, memories: pd.DataFrame) -> frozenset[str]:
-    known = set(memories["memory_id"])
-    found: set[str] = set()
+    found = pd.Index([])
     for name in ("labels", "rankings", "ledger"):
         table = getattr(raw, name)
         if table is not None and "memory_id" in table:
-            ids = table["memory_id"].dropna().astype("str")
-            found |= set(ids[ids != ""]) - known
+            ids = pd.Index(table["memory_id"].dropna().astype("str").unique())
+            found = found.union(ids[(ids != "") & ~among(ids, memories["memory_id"])])
     return frozenset(found)
 
 
 def _with_ghosts(memories: pd.DataFrame, ghosts: frozenset[str]) -> pd.DataFrame:
     if not ghosts:
         return memories
-    rows = pd.DataFrame({"memory_id": pd.Series(sorted(ghosts), dtype="str")})
-    rows["state"] = pd.Series("unknown", index=rows.index, dtype="str")
     # A source must be given in every row or in none.
-    rows["source"] = pd.Series(memories["source"].iloc[0] if len(memories) else "all", index=rows.index, dtype="str")
+    source = memories["source"].iloc[0] if len(memories) else "all"
+    rows = pd.DataFrame({"memory_id": sorted(ghosts), "state": "unknown", "source": source}, dtype="str")
     rows = rows.reindex(columns=memories.columns)
-    return pd.concat(
-        [memories, rows.astype({c: memories[c].dtype for c in ("memory_id", "state", "source")})], ignore_index=True
-    )
+    kinds = {name: memories[name].dtype for name in ("memory_id", "state", "source")}
+    return pd.concat([memories, rows.astype(kinds)], ignore_index=True)
 
 
-def _with_states(memories: pd.DataFrame, links: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Take states from the links where the owner gave none: superseded, or current at the head of a chain."""
-    if memories["state"].notna().any():
-        return memories, "state"
-    if links.empty:
-        return memories, "none"
-    old = memories["memory_id"].isin(links["old"])
-    new = memories["memory_id"].isin(links["new"])
-    # A memory outside every chain stays unknown: no link says that it is still in force.
-    state = memories["state"].mask(new, "current").mask(old, "superseded")
-    return memories.assign(state=state.astype("str")), "links"
+def _made_of_log(records: Records, ghosts: frozenset[str]) -> str:
+    """Tell whether the store was made out of the log: ``said`` by a column from_log, or it ``seems`` so.
+
+    A store made out of the log holds exactly what was returned.
+    """
+    marks = records.memories.get("from_log")
+    if marks is not None and marks.astype("str").isin(["1", "True", "true", "1.0"]).any():
+        return "said"
+    tables = [t["memory_id"] for t in (records.rankings, records.ledger) if t is not None and len(t)]
+    same = bool(not ghosts and tables) and among(records.memories["memory_id"], pd.concat(tables)).all()
+    return "seems" if same else ""
+
+
+# --- labels that follow from the tables ----------------------------------------------------------------------------
 
 
 def _doubt_ghosts(labels: pd.DataFrame, ghosts: frozenset[str]) -> pd.DataFrame:
@@ -195,35 +261,58 @@ def _doubt_ghosts(labels: pd.DataFrame, ghosts: frozenset[str]) -> pd.DataFrame:
     return labels.assign(lifecycle=labels["lifecycle"].mask(gone.astype(bool), pd.NA))
 
 
-def _derived_lifecycle(records: Records, ghosts: frozenset[str]) -> pd.DataFrame:
-    """Fill in what labels leave open about pairs that a route or a prompt holds; the other axes stay as they were."""
+def _settled(
+    records: Records, links: pd.DataFrame, ghosts: frozenset[str], derive: bool, shared: Sequence[str]
+) -> pd.DataFrame:
+    """Fill in what labels leave open about pairs that a route or a prompt holds; what is stated stays as it is."""
+    labels = _every_pair(records)
+    state = states(records, links, labels)
+    if shared:
+        owner = records.memories.set_index("memory_id")["namespace"].reindex(labels["memory_id"]).array
+        labels["scope"] = labels["scope"].mask(pd.Series(owner, index=labels.index).isin(list(shared)), True)
+    if state.eq("forgotten").any():
+        told = labels.get("policy", pd.Series(pd.NA, index=labels.index, dtype="boolean"))
+        labels["policy"] = told.mask(state.eq("forgotten") & told.isna(), False)
+    if derive:
+        told = labels.get("lifecycle", pd.Series(pd.NA, index=labels.index, dtype="boolean"))
+        derived = lifecycle(records, state, labels)
+        labels["lifecycle"] = told.fillna(derived.mask(labels["memory_id"].isin(ghosts), pd.NA))
+    return validate(labels, "labels")
+
+
+def lifecycle(records: Records, state: pd.Series, pairs: pd.DataFrame) -> pd.Series:
+    """Derive the lifecycle of pairs from the state of the memory, its end, and what the question is about."""
+    asks = question(records.queries.set_index("query_id")["intent"]).reindex(pairs["query_id"]).array
+    intent = pd.Series(asks, index=pairs.index).map({"now": "current", "past": "history"})
+    derived: pd.Series = logic.lifecycle(state, intent)
+    return derived.mask(expired(records, pairs), False)
+
+
+def expired(records: Records, pairs: pd.DataFrame) -> np.ndarray:
+    """Mark the pairs whose memory had ended before the question, which is not known to be about the past."""
+    memories, queries = records.memories.set_index("memory_id"), records.queries.set_index("query_id")
+    if "valid_until" not in memories:
+        return np.zeros(len(pairs), dtype=bool)
+    ended = moments(memories["valid_until"], late=True).reindex(pairs["memory_id"]).array
+    asked = moments(queries["time"]).reindex(pairs["query_id"]).array
+    now = question(queries["intent"]).reindex(pairs["query_id"]).eq("now").to_numpy(bool)
+    return np.asarray(ended < asked, dtype=bool) & now
+
+
+def _every_pair(records: Records) -> pd.DataFrame:
+    """List every pair that labels, routes or prompts hold, with what is known of it."""
     labels = records.labels.reset_index(drop=True)
-    pairs = [labels[["query_id", "memory_id"]]]
-    pairs += [t[["query_id", "memory_id"]] for t in (records.rankings, records.ledger) if t is not None]
+    pairs = [t[_KEY] for t in (labels, records.rankings, records.ledger) if t is not None]
     every = pd.concat(pairs).drop_duplicates(ignore_index=True)
-    new = every.merge(labels[["query_id", "memory_id"]].drop_duplicates(), how="left", indicator="listed")
-    new = new.loc[new["listed"] == "left_only", ["query_id", "memory_id"]].reset_index(drop=True)
-    known = PairLabels.from_records(records)
-    values = known.lookup(
-        encode(new["query_id"], known.queries, "labels", "query_id"),
-        encode(new["memory_id"], known.memories, "labels", "memory_id"),
-    )
-    stated = [axis for axis in ("relevant", *logic.AXES) if axis in labels or axis == "scope"]
-    if "scope" not in labels:  # a new column must not turn what followed from the namespaces into unresolved
-        own = known.lookup(
-            encode(labels["query_id"], known.queries, "labels", "query_id"),
-            encode(labels["memory_id"], known.memories, "labels", "memory_id"),
-        )
-        labels = labels.assign(scope=own["scope"])
-    table = pd.concat([labels, pd.concat([new, values[stated]], axis=1)], ignore_index=True)
-    state = records.memories.set_index("memory_id")["state"].reindex(table["memory_id"]).reset_index(drop=True)
-    intent = records.queries.set_index("query_id")["intent"].reindex(table["query_id"]).reset_index(drop=True)
-    derived = logic.lifecycle(state, intent)
-    told = table["lifecycle"] if "lifecycle" in table else pd.Series(pd.NA, index=table.index, dtype="boolean")
-    table["lifecycle"] = (
-        told.astype("boolean").fillna(derived).mask(table["memory_id"].isin(ghosts) & told.isna(), pd.NA)
-    )
-    return validate(table, "labels")
+    place = pd.MultiIndex.from_frame(every).isin(pd.MultiIndex.from_frame(labels[_KEY]))
+    new = every[~place].reset_index(drop=True)
+    index = PairLabels.from_records(records)
 
+    def lookup(table: pd.DataFrame) -> pd.DataFrame:
+        return index.lookup(*index.encode(table, "labels"))
 
-__all__ = ["NO_ONE", "OWN_RECORDS", "Intake", "supersedes_links", "take_in"]
+    # A new column must not turn what followed from the namespaces, or from the corpus, into unresolved.
+    implied = [axis for axis in {"scope", *records.defaults} if axis not in labels]
+    labels = labels.assign(**lookup(labels)[implied]) if implied else labels
+    stated = [axis for axis in ("relevant", *logic.AXES) if axis in labels]
+    return pd.concat([labels, pd.concat([new, lookup(new)[stated]], axis=1)], ignore_index=True)

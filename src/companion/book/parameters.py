@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 Check = Callable[[Any, Values], str | None]
 """Takes a value and all values of the chapter; returns what was expected, or None where the value will do."""
 
-PATHS = frozenset({"evidence", "outcomes", "verifier"})
+PATHS = frozenset({"evidence", "outcomes", "records", "verifier"})
 """Parameters that may name a file or a folder."""
 
 _DEEPEST = 10_000  # of routes that are searched while a chapter runs
@@ -231,10 +231,8 @@ def _query(value: Any, values: Values) -> str | None:
     return None if value in anchored else "a query with an anchor (a known usable memory)"
 
 
-def _demo_source(values: Values) -> Iterable[str]:
-    from companion import corpora
-
-    return dict.fromkeys(corpora.load("demo").queries["source"])
+def _folder(value: Any, values: Values) -> str | None:
+    return None if not value or Path(value).is_dir() else "a folder of tables that exists, or empty for the example"
 
 
 def _contrasts(values: Values) -> Iterable[str]:
@@ -321,8 +319,8 @@ CHAPTERS: dict[str, dict[str, Check]] = {
         **_RESAMPLING,
     },
     "06-audit": {
-        "source": one_of(_demo_source, empty=True),
-        "top_k": whole(5, 100),  # in shorter routes there is no room for the failures that are planted
+        "records": _folder,
+        "top_k": whole(1, 10_000),
         "items": whole(1, 100),
         "target_recall": _TARGET,
         "labels_shown": whole(1, 1000),

@@ -8,13 +8,14 @@ without scripts, the table behind it, and a caption. One shared script (figures.
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import html
 import io
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
@@ -188,8 +189,24 @@ def show_table(data: pd.DataFrame, **words: Any) -> None:
     display_bundle(table(data, **words))
 
 
+_SINKS: list[Callable[[Bundle], None]] = []
+
+
+@contextlib.contextmanager
+def displayed_to(sink: Callable[[Bundle], None]) -> Iterator[None]:
+    """Hand what is displayed to a function while the context lasts, so that a page needs no notebook."""
+    _SINKS.append(sink)
+    try:
+        yield
+    finally:
+        _SINKS.pop()
+
+
 def display_bundle(made: Bundle) -> None:
     """Hand something to IPython as it is."""
+    if _SINKS:
+        _SINKS[-1](made)
+        return
     from IPython.display import display
 
     display(made.data, raw=True, metadata=made.metadata)
