@@ -235,12 +235,6 @@ def _folder(value: Any, values: Values) -> str | None:
     return None if not value or Path(value).is_dir() else "a folder of tables that exists, or empty for the example"
 
 
-def _contrasts(values: Values) -> Iterable[str]:
-    from companion.stages.downstream import CONTRASTS
-
-    return CONTRASTS
-
-
 # --- the table -----------------------------------------------------------------------------------------------------
 
 _SHARE = number(0, 1)
@@ -271,7 +265,6 @@ CHAPTERS: dict[str, dict[str, Check]] = {
         **_RESAMPLING,
     },
     "02-support": {
-        "corpus": lambda value, values: None if value == "" else _live_corpus(value, values),
         "frozen": _FROZEN_RUN,
         "others": several(_FROZEN_RUN, 0),
         "arms": every(several(one_of(lambda v: _frozen_arms([v["frozen"]])), 2), _holding(_OWN)),
@@ -308,14 +301,11 @@ CHAPTERS: dict[str, dict[str, Check]] = {
     },
     "05-readers": {
         "evidence": _evidence,
-        "contrast": one_of(_contrasts),
         "corpus": _live_corpus,
         "arms": several(one_of(_live_arms)),
         "top_k": _SEARCHED_DEPTH,
         "gates": several(one_of(_words("scope", "policy", "lifecycle")), 0),
         "items": whole(1, _DEEPEST),
-        "rate": _SHARE,
-        "seeds": whole(1, 1000),
         **_RESAMPLING,
     },
     "06-audit": {
@@ -327,8 +317,6 @@ CHAPTERS: dict[str, dict[str, Check]] = {
         **_RESAMPLING,
     },
     "07-claims": {
-        "frozen": several(_FROZEN_RUN),
-        "top_k": _depth(lambda v: v["frozen"], lambda v: [_GLOBAL, _OWN, _RANDOM]),
         "simulations": whole(1, 100_000),
         **_RESAMPLING,
     },
