@@ -65,7 +65,7 @@ def test_claims_can_be_filtered_by_stage_and_status_with_the_keyboard(site, brow
     table = published.figures()
     with Visit(browser, site / "notebooks" / "07-claims.html") as visit:
         page = visit.page
-        rows = page.locator("#table-claims tbody tr:visible")
+        rows = page.locator("#table-claims tbody tr[data-status]:visible")
         assert rows.count() == len(table)
         stage, status = (page.get_by_role("combobox", name=name) for name in ("stage", "status"))
         for name in dict.fromkeys(table["stage"]):
@@ -74,6 +74,14 @@ def test_claims_can_be_filtered_by_stage_and_status_with_the_keyboard(site, brow
         stage.select_option("exposure")
         status.select_option("recomputed")
         assert rows.count() == (table["stage"] == "exposure").sum()
+        assert page.locator("#table-claims .companion-group:visible").count() == 1, "empty groups go"
+        stage.select_option("")
+        page.get_by_role("searchbox", name="search").fill("anchors strangers")
+        assert rows.count() == 0
+        page.get_by_role("searchbox", name="search").fill("random evidence recall")
+        assert rows.count() == 1
+        page.get_by_role("searchbox", name="search").fill("")
+        stage.select_option("exposure")
         assert page.locator(".companion-count").inner_text() == f"{rows.count()} of {len(table)} rows"
         stage.focus()
         page.keyboard.press("Home")
@@ -88,7 +96,7 @@ def test_without_scripts_every_claim_is_there_and_no_menu(site, browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((site / "notebooks" / "07-claims.html").as_uri())
-    assert page.locator("#table-claims tbody tr:visible").count() == len(published.figures())
+    assert page.locator("#table-claims tbody tr[data-status]:visible").count() == len(published.figures())
     assert not page.locator(".companion-filters").is_visible()
     context.close()
 
@@ -258,7 +266,8 @@ def test_on_a_phone_every_claim_shows_its_numbers_without_scrolling_sideways(sit
         assert page.locator("#table-claims thead th").count() == 6, "the headings stay for screen readers"
         page.get_by_role("combobox", name="status").select_option("quoted")
         assert (
-            page.locator("#table-claims tbody tr:visible").count() == page.locator('tr[data-status="quoted"]').count()
+            page.locator("#table-claims tbody tr[data-status]:visible").count()
+            == page.locator('tr[data-status="quoted"]').count()
         )
 
 

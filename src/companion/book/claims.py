@@ -1,40 +1,41 @@
-"""The claims page: every published figure as a row that can be filtered, and the chain of the front page."""
+"""The claims page: every published figure as a row that can be searched, and the abstract sentence by sentence."""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from companion.book.palette import ARM_NAMES
 from companion.book.render import Bundle
 from companion.book.tables import check_name, csv_link, inline_markdown, table_html
 from companion.errors import InputError
+from companion.stages.findings import SENTENCES, sentence_of
 
-#: Where each claim is computed: chapter, element on its page; and the command that repeats it.
-WHERE: dict[str, tuple[str, str]] = {
-    "C5": ("02-support", "table-every-arm"),
-    "C9": ("02-support", "fig-populations"),
-    "C9-controls": ("02-support", "fig-pools"),
-    "C9-bounds": ("01-admissibility", "fig-hiding"),
-    "C9-scope": ("02-support", "fig-effect"),
-    "C9-typed": ("02-support", "fig-effect"),
-    "C13-by-source": ("05-readers", "table-c13"),
-    "C9-source": ("02-support", "table-beside-published"),
-    "C13-source": ("02-support", "fig-effect"),
-    "C10": ("03-verification", "fig-axes"),
-    "C10-corruption": ("03-verification", "fig-break-even"),
-    "C11": ("03-verification", "fig-curves"),
-    "C11-controlled": ("03-verification", "fig-controlled"),
-    "agreement": ("03-verification", "table-agreement"),
-    "C8": ("04-exposure", "table-recomputed"),
-    "C12": ("04-exposure", "table-recomputed"),
-    "C13": ("05-readers", "table-c13"),
+_STRATA = "03-verification#a-mean-over-strata-hides-the-one-it-fails-in"
+_AGREEMENT = "03-verification#two-people-agree-on-nearly-all-of-it-except-on-yes"
+_ANSWERS = "05-readers#answers-get-better-whoever-reads"
+#: The cell that computes a claim, by status: what nothing computes has no place.
+WHERE: dict[str, dict[str, str]] = {
+    "recomputed": {
+        "C9": "02-support#fig-headline",
+        "C13-source": "02-support#fig-parts",
+        "C9-controls": "02-support#fig-pools",
+        "C10-corruption": "03-verification#fig-corruption",
+        "C11": _STRATA,
+        "C11-controlled": "03-verification#fig-controlled",
+        "C8": "04-exposure#fig-effects",
+        "C12": "04-exposure#fig-effects",
+        "C13": _ANSWERS,
+        "C13-by-source": _ANSWERS,
+    },
+    "consistent": {"agreement": _AGREEMENT, "C13": _ANSWERS, "": "07-claims#table-identities"},
+    "replicated": {"C9-source": "02-support#fig-encoder"},
 }
 STATUS_LABELS = {
     "recomputed": "recomputed",
@@ -43,11 +44,12 @@ STATUS_LABELS = {
     "needs-data": "needs data",
     "quoted": "quoted",
 }
+#: One colour for each status, from what was computed to what was only read.
+STATUS_COLOURS = dict(zip(STATUS_LABELS, ("#0072b2", "#5ba3d0", "#009e73", "#b87f00", "#8a929d"), strict=True))
 _ROWS = (
-    *("claim", "stage", "finding", "published", "published_low", "published_high", "value", "low", "high"),
-    *("status", "verdict", "population", "computed", "anchor", "command", "note"),
+    *("claim", "stage", "sentence", "finding", "published", "published_low", "published_high", "value", "low", "high"),
+    *("status", "verdict", "population", "computed", "command", "note"),
 )
-_FETCH = {"C13": "companion fetch evidence"}
 _COLUMNS = {
     "claim": "claim",
     "finding": "finding, population",
@@ -56,6 +58,37 @@ _COLUMNS = {
     "status": "status",
     "computed": "computed in, repeat with",
 }
+_WORDS = {
+    **ARM_NAMES,
+    "gpt-5.6-sol": "GPT-5.6 Sol",
+    "gpt-5.6-luna": "GPT-5.6 Luna",
+    "gemini-3.6-flash": "Gemini 3.6 Flash",
+    "deepseek-v4-pro": "DeepSeek V4 Pro",
+    "claude-opus-5": "Claude Opus 5",
+    "route": "the route",
+    "released_metadata_reference": "filter by released metadata",
+    "policy_gate": ARM_NAMES["namespace_policy_gate"],
+    "text_verifier": ARM_NAMES["namespace_text_verifier"],
+    "penalized_admissibility_upper_risk": "loss",
+    "penalized_upper_risk": "loss",
+    "penalized_non_usable_upper_risk": "loss, relevance included",
+    "feasible_rate": "share of feasible questions",
+    "infeasibility_component": "loss, part from infeasible questions",
+    "feasible_prefix_component": "loss, part from what is read",
+    "conditional_upper_risk": "upper bound on the share of violations",
+    "conditional_upper_bound": "upper bound on the share of violations",
+    "conditional_lower_bound": "lower bound on the share of violations",
+    "matched_query_count": "number of feasible questions",
+    "candidates_scored": "work: candidates scored",
+    "answer_correct": "correct answers",
+    "roc_auc": "ROC-AUC",
+    "krippendorff_alpha": "Krippendorff's alpha",
+    "selected_operating_point": "at its chosen threshold",
+    "pairs": "controlled pairs",
+    "minus_namespace_dense_top_20": "minus own memories only, first 20",
+    "exposed_minus_withheld": "exposed minus withheld",
+    "": "",
+}
 
 
 def command_of(claim: str, stage: str, status: str) -> str:
@@ -63,52 +96,77 @@ def command_of(claim: str, stage: str, status: str) -> str:
     if status == "quoted":
         return ""
     if status == "needs-data":
-        return _FETCH.get(claim, "companion fetch memops")
+        return "companion fetch " + ("evidence" if claim.startswith("C13") else "memops")
     if claim in {"C8", "C12"}:
         return "companion exposure data/published/exposure_outcomes.csv"
     return f"companion reproduce --stage {stage}"
 
 
 def words_of(subject: str, contrast: str, metric: str) -> str:
-    """Say in words which quantity a row is about, as in ``namespace_dense − global_dense: evidence recall``."""
-    what = metric.replace("_", " ").replace("penalized admissibility upper risk", "loss")
-    what = what.replace("penalized non usable upper risk", "loss, non-usable family")
-    who = subject.replace("-global_", " − global_").replace("-namespace_", " − namespace_")
-    return f"{who}: {what}" + (f" ({contrast.replace('_', ' ')})" if contrast else "")
+    """Spell out which quantity a row is about, as in *own memories only minus search everything: evidence recall*."""
+    known = subject in _WORDS or not re.search(r"-(?=global_|namespace_)", subject)
+    sides = [subject] if known else re.split(r"-(?=global_|namespace_)", subject)
+    who = " minus ".join(_spelled(side) for side in sides)
+    pair, _, source = contrast.partition(":")
+    pair = " minus ".join(_spelled(side) for side in re.split(r"-(?=global_|namespace_)", pair)) if pair else ""
+    where = ", ".join(part for part in (pair, _SOURCES.get(source, source)) if part)
+    return f"{who}: {_spelled(metric)}" + (f" ({where})" if where else "")
+
+
+_SOURCES = {"rhelm": "RHELM", "memops": "MemOps"}
+
+
+def _spelled(name: str) -> str:
+    if name in _WORDS:
+        return _WORDS[name]
+    found = re.fullmatch(r"(?:(rhelm|memops)_)?top_(\d+)(?:_without_(\w+))?", name)
+    if not found:
+        return name.replace("_", " ")
+    source, depth, axis = found.groups()
+    parts = [_SOURCES[source]] if source else []
+    return ", ".join([*parts, f"first {depth}", *([f"{axis} set aside"] if axis else [])])
 
 
 def verdict_of(status: str, agrees: Any) -> str:
-    """Say whether a row agrees: equal when recomputed, inside our interval when replicated, a dash otherwise."""
+    """Say whether a row agrees, in the words of its status; a dash where nothing was computed."""
     if pd.isna(agrees):
         return "–"
-    if status == "consistent":
-        return "identity holds" if agrees else "identity fails"
-    if status == "replicated":
-        return "inside our interval" if agrees else "outside our interval"
-    return "equal" if agrees else "differs"
+    said = {
+        "consistent": ("identity holds", "identity fails"),
+        "replicated": ("inside our interval", "outside our interval"),
+        "recomputed": ("equal", "differs"),
+    }
+    return said[status][0 if agrees else 1]
+
+
+def place_of(claim: str, status: str) -> str:
+    """Return chapter and element where a row is computed, as ``02-support#fig-headline``; nothing where it is not."""
+    places = WHERE.get(status, {})
+    return places.get(claim, places.get("", ""))
 
 
 def claims_rows(reproduced: pd.DataFrame, chapters: Iterable[str]) -> pd.DataFrame:
-    """Turn what ``reproduce`` returns into the rows of the claims page."""
+    """Turn what ``reproduce`` returns into the rows of the claims page, in the order of the abstract's sentences."""
     unknown = sorted(set(reproduced["status"]) - set(STATUS_LABELS))
     if unknown:
         raise InputError(f"status {unknown[0]!r}: expected one of {', '.join(STATUS_LABELS)}")
     known = set(chapters)
-    rows = reproduced.copy()
-    places = [WHERE.get(claim, ("", "")) for claim in rows["claim"]]
-    texts = zip(rows["subject"], rows["contrast"].fillna(""), rows["metric"], strict=True)
-    keys = zip(rows["claim"], rows["stage"], rows["status"], strict=True)
-    return rows.assign(
-        finding=[words_of(*text) for text in texts],
-        verdict=[verdict_of(*pair) for pair in zip(rows["status"], rows["agrees"], strict=True)],
-        computed=[chapter if chapter in known else "–" for chapter, _ in places],
-        anchor=[anchor if chapter in known else "" for chapter, anchor in places],
-        command=[command_of(*key) or "–" for key in keys],
+    told = [row._asdict() for row in reproduced.fillna({"contrast": ""}).itertuples(index=False)]
+    places = [place_of(row["claim"], row["status"]) for row in told]
+    rows = reproduced.assign(
+        sentence=[sentence_of(row["claim"], row["subject"], row["metric"]) for row in told],
+        finding=[words_of(row["subject"], row["contrast"], row["metric"]) for row in told],
+        verdict=[verdict_of(row["status"], row["agrees"]) for row in told],
+        computed=[place if place.partition("#")[0] in known else "–" for place in places],
+        command=[command_of(row["claim"], row["stage"], row["status"]) or "–" for row in told],
     )[list(_ROWS)]
+    order = {name: place for place, name in enumerate([*SENTENCES, *STATUS_LABELS])}
+    keys = ["sentence", "status"]
+    return rows.sort_values(keys, key=lambda c: c.map(order), kind="stable", ignore_index=True)
 
 
 def claims_table(rows: pd.DataFrame, *, name: str, caption: str, link: str = "{chapter}.html") -> Bundle:
-    """Build the table of claims with its filters, without displaying it."""
+    """Build the table of claims, grouped by sentence, with its search and menus, without displaying it."""
     check_name(name)
     shown = rows[[*list(_COLUMNS), "published_low", "published_high", "low", "high"]]
     body = table_html(
@@ -130,7 +188,7 @@ def claims_table(rows: pd.DataFrame, *, name: str, caption: str, link: str = "{c
 
 
 def _with_links(body: str, rows: pd.DataFrame, link: str) -> str:
-    """Mark each row with what it can be filtered by; add verdict, link and command to the cells they belong to."""
+    """Mark each row with what it can be filtered by; add verdict, link and command; a heading before each sentence."""
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(body, "html.parser")
@@ -140,7 +198,13 @@ def _with_links(body: str, rows: pd.DataFrame, link: str) -> str:
         part.string = text
         cell.append(part)
 
+    before = ""
     for element, row in zip(soup.select("tbody tr"), rows.astype("object").to_dict("records"), strict=True):
+        if row["sentence"] != before:
+            before = row["sentence"]
+            heading = soup.new_tag("tr", attrs={"class": "companion-group"})
+            add(heading, "th", SENTENCES[before], colspan="6", scope="rowgroup")
+            element.insert_before(heading)
         element["data-stage"], element["data-status"] = str(row["stage"]), str(row["status"])
         finding, *_, status, computed = element.find_all("td")
         finding.append(" ")
@@ -150,61 +214,27 @@ def _with_links(body: str, rows: pd.DataFrame, link: str) -> str:
             status.append(" ")
             add(status, "span", str(row["verdict"]), **{"class": "companion-beside"})
         if row["computed"] != "–":
-            target = link.format(chapter=row["computed"]) + ("#" + str(row["anchor"]) if row["anchor"] else "")
+            chapter, _, anchor = str(row["computed"]).partition("#")
             computed.clear()
-            add(computed, "a", str(row["computed"]), href=target)
+            add(computed, "a", chapter, href=link.format(chapter=chapter) + "#" + anchor)
         if row["command"] != "–":
             computed.append(" ")
             add(computed, "code", str(row["command"]))
     return str(soup)
 
 
-@dataclass(frozen=True)
-class Step:
-    """One station of the chain that a memory passes."""
-
-    name: str
-    means: str
-    number: str
-    interval: str
-    says: str
-    status: str
-    href: str
-
-
-def chain(steps: Iterable[Step], *, name: str, caption: str) -> Bundle:
-    """Build the figure of the chain: plain HTML that stacks on a phone and reads in order."""
-    check_name(name)
-    items = "".join(
-        f'<li class="companion-step"><span class="companion-step-name">{html.escape(step.name)}</span>'
-        f'<span class="companion-step-means">{html.escape(step.means)}</span>'
-        f'<span class="companion-step-number">{html.escape(step.number)}</span>'
-        f'<span class="companion-step-interval">{html.escape(step.interval) or "&nbsp;"}</span>'
-        f'<span class="companion-step-says">{inline_markdown(step.says)}</span>'
-        f'<a class="companion-step-link" href="{html.escape(step.href, quote=True)}">'
-        f"{html.escape(step.status)}"
-        f'<span class="companion-sr">: where {html.escape(step.name)} is computed</span></a></li>'
-        for step in steps
-    )
-    page = (
-        f'<figure class="companion-figure companion-chain" id="fig-{name}"><ol>{items}</ol>'
-        f"<figcaption>{inline_markdown(caption)}</figcaption></figure>"
-    )
-    return Bundle({"text/html": page, "text/plain": f"[Figure: {caption}]"})
-
-
 #: Where each sentence of the abstract is computed.
 PLACES = {
-    "support": "02-support",
-    "loss": "02-support",
-    "work": "02-support",
-    "identity": "02-support",
-    "scope": "02-support",
-    "filters": "03-verification",
-    "verifiers": "03-verification",
-    "downstream": "05-readers",
-    "disclosure": "04-exposure",
-    "agreement": "03-verification",
+    "support": "02-support#fig-headline",
+    "loss": "02-support#fig-parts",
+    "work": "07-claims#table-identities",
+    "identity": "02-support#fig-pools",
+    "scope": "02-support#what-goes-away-is-other-people-s-memories-and-nothing-else",
+    "filters": "03-verification#fig-corruption",
+    "verifiers": _STRATA,
+    "downstream": _ANSWERS,
+    "disclosure": "04-exposure#fig-effects",
+    "agreement": _AGREEMENT,
 }
 _PLAIN_UNITS = {"ROC-AUC": ".3f", "alpha": ".3f", "share": "%0", "policy-disallowed": "%", "evidence recall, ": "%"}
 
@@ -227,8 +257,9 @@ def sentences_table(front: pd.DataFrame, said: Mapping[str, str], *, name: str, 
 
     bodies = []
     for key, words in said.items():
-        chapter = PLACES[key]
-        link = f'<a href="{chapter}.html">chapter {int(chapter[:2])}</a>'
+        chapter, _, anchor = PLACES[key].partition("#")
+        name_of = "every claim" if chapter == "07-claims" else f"chapter {int(chapter[:2])}"
+        link = f'<a href="{chapter}.html#{anchor}">{name_of}</a>'
         rows = [
             f'<tr class="companion-group"><th colspan="4" scope="rowgroup">{inline_markdown(words)} {link}</th></tr>'
         ]
@@ -264,35 +295,9 @@ def chapters_of(folder: Path) -> list[str]:
 
 
 def status_counts(reproduced: pd.DataFrame) -> pd.DataFrame:
-    """Count the published figures by stage and status."""
-    counts = reproduced.groupby(["stage", "status"], sort=False).size().reset_index(name="figures")
-    order = {status: place for place, status in enumerate(STATUS_LABELS)}
-    counts["place"] = counts["status"].map(order)
-    stages = {stage: place for place, stage in enumerate(dict.fromkeys(reproduced["stage"]))}
-    return counts.sort_values(
-        ["stage", "place"], key=lambda column: column.map(stages) if column.name == "stage" else column
-    ).reset_index(drop=True)
-
-
-def status_chart(counts: pd.DataFrame) -> Any:
-    """Draw the counts as one bar per stage."""
-    import altair as alt
-
-    names = [STATUS_LABELS[status] for status in STATUS_LABELS]
-    colours = ["#0072b2", "#5ba3d0", "#009e73", "#b87f00", "#8a929d"]
-    return (
-        alt.Chart(counts.assign(status=counts["status"].map(STATUS_LABELS)))
-        .mark_bar(height={"band": 0.62})
-        .encode(
-            y=alt.Y("stage:N", sort=list(dict.fromkeys(counts["stage"])), title=None),
-            x=alt.X("figures:Q", title="published figures"),
-            color=alt.Color(
-                "status:N",
-                scale=alt.Scale(domain=names, range=colours),
-                legend=alt.Legend(title=None, orient="top"),
-            ),
-            order=alt.Order("place:Q"),
-            tooltip=["stage:N", "status:N", "figures:Q"],
-        )
-        .properties(height=alt.Step(38))
-    )
+    """Count the published figures by sentence and status."""
+    keys = zip(reproduced["claim"], reproduced["subject"], reproduced["metric"], strict=True)
+    table = reproduced.assign(sentence=[sentence_of(*key) for key in keys])
+    counts = table.groupby(["sentence", "status"], sort=False).size().reset_index(name="figures")
+    order = {name: place for place, name in enumerate([*SENTENCES, *STATUS_LABELS])}
+    return counts.sort_values(["sentence", "status"], key=lambda c: c.map(order), ignore_index=True)
