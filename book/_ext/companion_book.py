@@ -152,17 +152,19 @@ class CodeBelow(SphinxPostTransform):
     formats = ("html",)
 
     def run(self, **kwargs: Any) -> None:
-        """Move every fold to the end of its cell."""
-        for fold in list(self.document.findall(HideCodeCellNode)):
-            cell = fold.parent
-            cell.remove(fold)
-            cell.append(fold)
+        """Move every fold to the end of its cell; what is folded with all that it shows solves an exercise."""
+        for cell in list(self.document.findall(nodes.container)):
+            folds = [child for child in cell.children if isinstance(child, HideCodeCellNode)]
+            if folds and cell.get("hide_mode") == "all":
+                folds[0]["prompt_show"] = "Solution"
+            elif folds and cell.get("hide_mode") == "input":
+                cell.children.remove(folds[0])
+                cell.append(folds[0])
 
 
 def open_code(translator: Any, node: HideCodeCellNode) -> None:
-    """Begin a fold that is named by the word one sees; a cell that is folded with what it shows solves an exercise."""
-    word = "Solution" if node["hide_mode"] == "all" else node["prompt_show"]
-    translator.body.append(f'<details class="companion-code">\n<summary>{word}</summary>\n')
+    """Begin a fold that is named by the word one sees."""
+    translator.body.append(f'<details class="companion-code">\n<summary>{node["prompt_show"]}</summary>\n')
 
 
 def close_code(translator: Any, node: HideCodeCellNode) -> None:
