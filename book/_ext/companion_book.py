@@ -6,6 +6,7 @@ packages, so that the site asks no other host for anything and works when opened
 
 from __future__ import annotations
 
+import html
 import re
 from importlib import resources
 from pathlib import Path
@@ -21,9 +22,14 @@ from sphinx.util.docutils import SphinxDirective
 from companion import book as figures
 from companion.book import runs
 from companion.book.page import mathjax_source, page_script
+from companion.book.render import font_faces, font_script
 
+PAPER = "https://arxiv.org/abs/2610.07309"
+CARD = "companion-card.png"
 SCRIPT = "companion-figures.js"
 STYLE = "companion-figures.css"
+FONTS = "companion-fonts.js"
+FACES = "companion-fonts.css"
 MATHJAX = "companion-mathjax.js"
 PAGE = "companion-page.js"
 # The theme learns a new reader's mode from a script that runs after the page was shown once, in light.
@@ -90,11 +96,15 @@ def write_assets(app: Sphinx) -> None:
         (STYLE, figures.style_sheet().encode()),
         (MATHJAX, mathjax_source().read_bytes()),
         (PAGE, page_script().encode()),
+        (CARD, social_card()),
+        (FONTS, font_script().encode()),
+        (FACES, font_faces().encode()),
     ):
         target = static / name
         if not target.exists() or target.read_bytes() != content:
             target.write_bytes(content)
     app.add_css_file(STYLE)
+    app.add_js_file(FONTS, priority=50)
     app.add_js_file(PAGE, loading_method="defer")
     app.add_js_file(None, body=_MODE_FIRST, priority=100)
 
@@ -139,10 +149,59 @@ def point_at_sources(app: Sphinx, pagename: str, templatename: str, context: dic
 
 
 def add_script(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Load the charts' script on pages that hold a chart, and nowhere else."""
-    if 'data-companion="chart"' in (context.get("body") or ""):
+    """Load the charts' script on pages that hold a chart, and MathJax on those with a formula; nowhere else."""
+    body = context.get("body") or ""
+    if 'data-companion="chart"' in body:
         # Before MathJax (500), which is three times as long: the first figure need not wait for it.
         app.add_js_file(SCRIPT, loading_method="defer", priority=400)
+    if 'class="math' not in body:
+        scripts = context.get("script_files", [])
+        kept = [js for js in scripts if "athJax" not in str(getattr(js, "attributes", "")) and MATHJAX not in str(js)]
+        context["script_files"] = kept
+
+
+def describe(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Tell search engines and messengers what a page is about: its first sentences, and a picture of the book."""
+    if pagename == app.config.root_doc:
+        context["docstitle"] = ""  # or its title would read "X - X"
+    paragraphs = [part.astext() for part in doctree.findall(nodes.paragraph)] if doctree is not None else []
+    text = " ".join(next((words for words in paragraphs if len(words) > 60), app.config.html_title or "").split())
+    short = text if len(text) <= 160 else text[:157].rsplit(" ", 1)[0] + " …"
+    card = context["pathto"](f"_static/{CARD}", resource=True)
+    title = re.sub(r"<[^>]+>", "", str(context.get("title") or ""))
+    tags = {"og:type": "article", "og:title": title, "og:description": short, "og:image": card}
+    made = [f'<meta name="description" content="{html.escape(short, quote=True)}">']
+    made += [f'<meta property="{key}" content="{html.escape(value, quote=True)}">' for key, value in tags.items()]
+    faces = context["pathto"](f"_static/{FACES}", resource=True)
+    made += [f'<noscript><link rel="stylesheet" href="{faces}"></noscript>']
+    made += ['<meta name="twitter:card" content="summary_large_image">', f'<link rel="cite-as" href="{PAPER}">']
+    context["metatags"] = (context.get("metatags") or "") + "\n".join(made)
+
+
+def social_card() -> bytes:
+    """Draw the picture that messengers show beside a link: the paper's headline in one glance."""
+    import io
+
+    import matplotlib.pyplot as plt
+
+    from companion.book import stills
+    from companion.stages import published
+
+    words = {"evidence_recall": "evidence found", "feasible_rate": "questions answerable", "loss": "loss"}
+    rows = published.figures().query("contrast == 'top_20' and subject == 'namespace_dense-global_dense'")
+    rows = rows.assign(metric=rows["metric"].map(published.PUBLISHED_METRICS)).drop_duplicates("metric")
+    rows = rows.set_index("metric").loc[list(words)].reset_index()
+    ends = {"estimate": "published", "low": "published_low", "high": "published_high"}
+    table = rows.assign(what=rows["metric"].map(words), **{end: 100 * rows[name] for end, name in ends.items()})
+    title = "The Right Memory in the Wrong Context"
+    axis = "points, searching one's own memories instead of everyone's"
+    ax = stills.forest(table, y="what", title=title, x=axis, height=3.15)
+    ax.figure.set_size_inches(6, 3.15)
+    ax.figure.suptitle(title, x=0.02, ha="left", fontsize=17, fontweight=600)
+    buffer = io.BytesIO()
+    ax.figure.savefig(buffer, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+    plt.close(ax.figure)
+    return buffer.getvalue()
 
 
 class CodeBelow(SphinxPostTransform):
@@ -181,6 +240,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", configure, priority=900)
     app.connect("builder-inited", write_assets)
     app.connect("html-page-context", add_script)
+    app.connect("html-page-context", describe)
     app.connect("html-page-context", mend_roles)
     app.connect("html-page-context", tidy_scripts, priority=990)
     app.connect("html-page-context", point_at_sources, priority=990)

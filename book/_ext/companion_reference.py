@@ -1,6 +1,7 @@
 """Sphinx extension of the reference pages: commands from the app, API from docstrings, definitions on hover.
 
-Everything is made when the book is built, so that a page cannot describe what the code no longer does.
+Everything is made when the book is built, so that a page cannot describe what the code no longer does. A page says
+where with a mark, such as ``<!-- commands -->`` or ``<!-- api: logic tables -->``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +21,16 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 
-from companion.book import runs
-
-COMMANDS = "book/commands"
 GLOSSARY = "book/glossary"
-CITE = "book/cite"
-API = "book/api/"
-DATA = "book/data"
-METHODS = "book/methods"
-#: Pages made from code or data rather than from their own text: read again in every build.
-LIVING = (COMMANDS, CITE, DATA, METHODS)
-_COMMANDS_MARK, _CITATION_MARK, _CORPORA_MARK = "<!-- commands -->", "<!-- citation -->", "<!-- corpora -->"
-_ARMS_MARK, _CHANNELS_MARK = "<!-- arms -->", "<!-- channels -->"
-_DEMO_MARK, _PUBLISHED_MARK = "<!-- demo -->", "<!-- published -->"
-_MODULES_MARK = re.compile(r"<!-- modules: (.*?) -->")
+_MARK = re.compile(r"<!-- (\w+)(?:: ([^>]*?))? -->")
 _TERM = re.compile(r'<a class="reference internal" href="([^"]*)#(term-[^"]+)">')
+_INLINE_MATH = re.compile(r'<span class="math notranslate nohighlight">\\\((.*?)\\\)</span>', re.DOTALL)
+_LIVE_CODE = re.compile(
+    r'<script type="text/x-thebe-config">.*?</script>\s*(<script>kernelName = .*?</script>)?', re.DOTALL
+)
+
+
+# --- what stands at a mark -----------------------------------------------------------------------------------------
 
 
 def commands_page() -> str:
@@ -43,28 +40,24 @@ def commands_page() -> str:
 
     from companion.cli import app
 
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     context = type(command).context_class(command, info_name="companion")
     parts = []
-    for name in command.list_commands(context):  # type: ignore[attr-defined]
-        found = command.get_command(context, name)  # type: ignore[attr-defined]
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
         inner = type(found).context_class(found, info_name=name, parent=context)
         text = get_docs_for_click(obj=found, ctx=inner, call_prefix="companion", indent=1, title=f"companion {name}")
-        parts.append(_tidied(text))
-    return "\n".join(parts)
+        # A prompt would be copied along with the line.
+        text = text.replace("```console\n$ ", "```text\n").replace("**Usage**:\n\n", "")
+        parts += [line if line.startswith(("```", "companion")) else _plain(line) for line in text.splitlines()]
+    return "\n".join(parts) + "\n"
 
 
-def _tidied(text: str) -> str:
-    # A prompt would be copied along with the line; and help texts hold words in angle brackets that are no HTML.
-    text = text.replace("```console\n$ ", "```text\n").replace("**Usage**:\n\n", "")
-    lines = [line if line.startswith(("```", "companion")) else _escaped(line) for line in text.splitlines()]
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(line: str) -> str:
-    """Escape angle brackets where they would be HTML; in code, every second part, a backslash would be shown."""
+def _plain(line: str) -> str:
+    """Keep angle brackets and options as they are written; in code, every second part, they are kept anyway."""
     parts = line.split("`")
-    return "`".join(part if place % 2 else part.replace("<", "\\<") for place, part in enumerate(parts))
+    parts[::2] = [re.sub(r"(?<![\w-])--[a-z][\w-]*", r"`\g<0>`", part.replace("<", "\\<")) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def citation() -> str:
@@ -75,77 +68,74 @@ def citation() -> str:
     return "```yaml\n" + text.partition("preferred-citation:")[0] + "```\n"
 
 
-def corpora_table() -> str:
-    """Return the frozen runs: a table with origin, revision, licence and counts, and the commands that made them."""
+def _table(rows: list[dict[str, Any]], name: str, caption: str) -> str:
     import pandas as pd
 
-    from companion import book as figures
+    from companion import book
+
+    return str(book.table(pd.DataFrame(rows), name=name, caption=caption).data["text/html"]) + "\n"
+
+
+def corpora_table() -> str:
+    """Return the frozen runs: a table with origin, revision, licence and counts, and the commands that made them."""
     from companion.corpora.frozen import frozen, frozen_meta
 
-    rows, commands = [], []
-    for name in frozen():
-        meta = frozen_meta(name)
-        counts = {key: meta["counts"][key] for key in ("memories", "queries", "namespaces")}
-        rows.append(
-            {
-                "corpus": name,
-                **counts,
-                "licence": meta["licence"],
-                "origin": str(meta["origin"]).partition(" ")[0].removeprefix("https://"),
-                "revision": str(meta["revision"])[:12]
-                + (" (unconfirmed)" if "no revision confirmed" in meta["origin"] else ""),
-            }
-        )
-        commands.append(str(meta["command"]))
-    if not rows:
+    held = {name: frozen_meta(name) for name in frozen()}
+    if not held:
         return "This checkout holds no frozen runs.\n"
-    caption = "Frozen runs on public corpora in this checkout."
-    made = "\nThey were made with\n\n```sh\n" + "\n".join(commands).replace(" --", " \\\n  --") + "\n```\n"
-    return str(figures.table(pd.DataFrame(rows), name="frozen-runs", caption=caption).data["text/html"]) + "\n" + made
+    rows = [
+        {
+            "corpus": name,
+            **{key: meta["counts"][key] for key in ("memories", "queries", "namespaces")},
+            "licence": meta["licence"],
+            "origin": str(meta["origin"]).partition(" ")[0].removeprefix("https://"),
+            "revision": f"{meta['revision']}"[:12] + " (unconfirmed)" * ("no revision confirmed" in meta["origin"]),
+        }
+        for name, meta in held.items()
+    ]
+    made = "\n".join(str(meta["command"]).replace(" --", " \\\n  --") for meta in held.values())
+    table = _table(rows, "frozen-runs", "Frozen runs on public corpora in this checkout.")
+    return f"{table}\nThey were made with\n\n```sh\n{made}\n```\n"
 
 
 def arms_table() -> str:
-    """Return the retrieval arms as an HTML table: what each does, parameters, kind and repetitions."""
-    import pandas as pd
-
-    from companion import book as figures
+    """Return the retrieval arms: what each does, parameters, kind and repetitions."""
     from companion import retrieval
+    from companion.book.palette import ARM_NAMES
+
+    def told(value: Any) -> str:
+        return " and ".join(value) if isinstance(value, list | tuple) else str(value)
 
     rows = [
         {
             "arm": spec.name,
+            "in the text": ARM_NAMES.get(spec.name, ""),
             "what it does": spec.description,
-            "parameters": ", ".join(f"{key} {_plain(value)}" for key, value in spec.params.items()),
+            "parameters": ", ".join(f"{key} {told(value)}" for key, value in spec.params.items()),
             "kind": f"{spec.role}, {spec.seeds} seeds" if spec.seeds else spec.role,
         }
         for spec in retrieval.known_arms().values()
     ]
     caption = "Every arm with its parameters. A control or diagnostic is no method: it shows what a method must beat."
-    return str(figures.table(pd.DataFrame(rows), name="arms", caption=caption).data["text/html"]) + "\n"
-
-
-def _plain(value: Any) -> str:
-    return " and ".join(value) if isinstance(value, (list, tuple)) else str(value)
+    return _table(rows, "arms", caption)
 
 
 def channels_table() -> str:
-    """Return the channels of metadata corruption as an HTML table."""
-    import pandas as pd
-
-    from companion import book as figures
+    """Return the channels of metadata corruption."""
     from companion.stages import corruption
 
+    words = {"both": "removes and admits"}
     rows = [
         {
             "channel": channel.name,
             "the filter reads": channel.error,
-            "candidates": {"both": "removes and admits"}.get(channel.direction, channel.direction),
+            "candidates": words.get(channel.direction, channel.direction),
             "held against": channel.reference,
         }
         for channel in corruption.CHANNELS.values()
     ]
     caption = "Channels of corruption, what the filter reads wrongly, and the unfiltered route that it is held against."
-    return str(figures.table(pd.DataFrame(rows), name="channels", caption=caption).data["text/html"]) + "\n"
+    return _table(rows, "channels", caption)
 
 
 def demo_counts() -> str:
@@ -154,11 +144,11 @@ def demo_counts() -> str:
 
     demo = corpora.load("demo")
     axes = demo.labels[list(logic.AXES)]
-    open_pairs = axes.isna().any(axis=1).mean()
+    memories = demo.memories
     return (
-        f"{len(demo.memories):,} memories, {len(demo.queries):,} questions and {len(demo.labels):,} labelled pairs of "
-        f"{demo.memories['namespace'].nunique()} principals in {demo.memories['source'].nunique()} settings. In "
-        f"{open_pairs:.0%} of the labelled pairs at least one of {', '.join(logic.AXES)} is left open"
+        f"{len(memories):,} memories, {len(demo.queries):,} questions and {len(demo.labels):,} labelled pairs of "
+        f"{memories['namespace'].nunique()} principals in {memories['source'].nunique()} settings. In "
+        f"{axes.isna().any(axis=1).mean():.0%} of the labelled pairs scope, policy or lifecycle is left open"
     )
 
 
@@ -173,139 +163,136 @@ def published_counts() -> str:
     )
 
 
-def public_modules() -> list[str]:
-    """Return the names of the package's public modules below ``companion``, in alphabetical order."""
+def public_names(tops: str) -> Iterator[tuple[str, list[str]]]:
+    """Give modules below ``companion`` with the names to document: those whose docstring says what goes in and out.
+
+    A name stands under the package that offers it, such as ``companion.tables.load_records``. ``tops`` lists modules
+    and packages, and single names (``logic.usable``) to document although their docstring is one line.
+    """
     import companion
 
-    found = pkgutil.walk_packages(companion.__path__, "companion.")
-    names = [module.name.removeprefix("companion.") for module in found]
-    return sorted(
-        name for name in names if not name.startswith("cli") and "_" not in {part[0] for part in name.split(".")}
-    )
+    wanted = tops.split()
+    found: dict[str, list[str]] = {f"companion.{top}": [] for top in wanted}
+    known = sorted(module.name for module in pkgutil.walk_packages(companion.__path__, "companion."))
+    single = [name for name in found if name not in known]
+    for name in single:
+        del found[name]
+        module, _, member = name.rpartition(".")
+        found.setdefault(module, []).append(member)
+    inside = [name for name in known if any(f"{name}.".startswith(f"companion.{top}.") for top in wanted)]
+    for name in inside:
+        if re.fullmatch(r"companion\.stages\.\w+", name):  # what a study is about stands in its module
+            found.setdefault(name, [])
+        for key, thing in vars(importlib.import_module(name)).items():
+            own = getattr(thing, "__module__", "") == name and not key.startswith("_")
+            told = own and callable(thing) and re.search(r"^\s*(Parameters|Returns)\n\s*---", thing.__doc__ or "", re.M)
+            if told:
+                found.setdefault(_offered_by(name, key, thing), []).append(key)
+    yield from ((name, list(dict.fromkeys(keys))) for name, keys in sorted(found.items()))
 
 
-def api_page(wanted: list[str], elsewhere: set[str]) -> str:
-    """Return the part of an API page that documents some modules.
+def _offered_by(module: str, key: str, thing: Any) -> str:
+    parts = module.split(".")
+    for size in range(2, len(parts)):
+        package = ".".join(parts[:size])
+        if getattr(importlib.import_module(package), key, None) is thing:
+            return package
+    return module
 
-    Parameters
-    ----------
-    wanted : list of str
-        Modules and packages below ``companion`` (a package stands for all in it); ``*`` for what no other page has.
-    elsewhere : set of str
-        What the other pages document.
 
-    Returns
-    -------
-    str
-        Markdown with one section per module.
-    """
-    names = public_modules()
-    if wanted == ["*"]:
-        wanted = sorted({name.partition(".")[0] for name in names} - elsewhere)
+def api_page(tops: str) -> str:
+    """Return the part of an API page that documents some modules, as Markdown."""
     parts = []
-    for top in wanted:
-        parts += [_module(name) for name in names if name == top or name.startswith(f"{top}.")]
-    return "\n".join(part for part in parts if part)
-
-
-def _module(name: str) -> str:
-    """Document one module; of a package's inner modules only what the package itself does not offer."""
-    full = f"companion.{name}"
-    module = importlib.import_module(full)
-    inner = "." in name
-    options = ":members:"
-    if inner:
-        offered = set(getattr(importlib.import_module(full.rpartition(".")[0]), "__all__", ()))
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == full]
-        listed = [key for key in getattr(module, "__all__", own) if not key.startswith("_") and key not in offered]
-        listed = [
-            key for key in listed if inspect.isroutine(getattr(module, key)) or inspect.isclass(getattr(module, key))
+    for name, keys in public_names(tops):
+        module = importlib.import_module(name)
+        kinds = {key: "class" if inspect.isclass(getattr(module, key)) else "function" for key in keys}
+        lines = [f".. automodule:: {name}\n   :no-members:"]
+        lines += [
+            f".. auto{kind}:: {name}.{key}" + "\n   :no-members:" * (kind == "class") for key, kind in kinds.items()
         ]
-        if not listed:
-            return ""
-        options = f":members: {', '.join(listed)}"
-    level = "###" if inner else "##"
-    return f"{level} {full}\n\n```{{eval-rst}}\n.. automodule:: {full}\n   {options}\n```\n"
+        parts.append(f"## {name}\n\n```{{eval-rst}}\n" + "\n\n".join(lines) + "\n```\n")
+    return "\n".join(parts)
 
 
-def _fill_api(env: BuildEnvironment, docname: str, text: str) -> str:
-    mark = _MODULES_MARK.search(text)
-    if mark is None:
-        return text
-    elsewhere: set[str] = set()
-    for name in env.found_docs:
-        if name.startswith(API) and name != docname:
-            found = _MODULES_MARK.search(Path(env.doc2path(name)).read_text(encoding="utf-8"))
-            elsewhere |= set(found[1].split()) if found else set()
-    return text.replace(mark[0], api_page(mark[1].split(), elsewhere))
+MAKERS: Mapping[str, Any] = {
+    "commands": commands_page,
+    "citation": citation,
+    "corpora": corpora_table,
+    "arms": arms_table,
+    "channels": channels_table,
+    "demo": demo_counts,
+    "published": published_counts,
+    "api": api_page,
+}
 
 
 def fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
     """Put what is made at build time into the pages that have a mark for it."""
-    if docname == COMMANDS:
-        source[0] = source[0].replace(_COMMANDS_MARK, commands_page())
-    elif docname == CITE:
-        source[0] = source[0].replace(_CITATION_MARK, citation())
-    elif docname == DATA:
-        source[0] = source[0].replace(_CORPORA_MARK, corpora_table())
-        source[0] = source[0].replace(_DEMO_MARK, demo_counts()).replace(_PUBLISHED_MARK, published_counts())
-    elif docname == METHODS:
-        source[0] = source[0].replace(_ARMS_MARK, arms_table()).replace(_CHANNELS_MARK, channels_table())
-    elif docname.startswith(API):
-        source[0] = _fill_api(app.env, docname, source[0])
+
+    def made(match: re.Match[str]) -> str:
+        maker = MAKERS.get(match[1])
+        return match[0] if maker is None else str(maker(match[2]) if match[2] else maker())
+
+    if docname.startswith("book/"):
+        source[0] = _MARK.sub(made, source[0])
 
 
 def read_again(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
-    """Name the pages to read again although their text is the same."""
+    """Name the pages to read again although their text is the same: those with a mark, when the code has changed."""
+    from companion.book import runs
+
     if GLOSSARY in changed | added:
         return sorted(env.found_docs)
-    state = runs.digest(runs.source_hashes())
-    same, env.companion_state = getattr(env, "companion_state", "") == state, state
-    return [name for name in env.found_docs if name in LIVING or (name.startswith(API) and not same)]
+    state = runs.fingerprint()
+    if getattr(env, "companion_state", "") == state:
+        return []
+    env.companion_state = state  # type: ignore[attr-defined]
+    pages = {name: Path(env.doc2path(name)) for name in env.found_docs if name.startswith("book/")}
+    return [name for name, path in pages.items() if _MARK.search(path.read_text(encoding="utf-8"))]
+
+
+# --- what every page gets ------------------------------------------------------------------------------------------
 
 
 def definitions(env: BuildEnvironment) -> dict[str, str]:
     """Return the glossary as plain text by the id of each term."""
-    if GLOSSARY not in env.found_docs:
-        return {}
     found: dict[str, str] = {}
-    for glossary in env.get_doctree(GLOSSARY).findall(addnodes.glossary):
-        for item in glossary.findall(nodes.definition_list_item):
-            words = " ".join(part.astext() for part in item.findall(nodes.definition))
-            for term in item.findall(nodes.term):
-                found.update(dict.fromkeys(term["ids"], " ".join(words.split())))
+    glossaries = env.get_doctree(GLOSSARY).findall(addnodes.glossary) if GLOSSARY in env.found_docs else ()
+    for item in (item for glossary in glossaries for item in glossary.findall(nodes.definition_list_item)):
+        words = " ".join(part.astext() for part in item.findall(nodes.definition))
+        for term in item.findall(nodes.term):
+            found.update(dict.fromkeys(term["ids"], " ".join(words.split())))
     return found
 
 
-def explain_terms(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Give links to the glossary their definition: a title without scripts, a tooltip with them."""
-    body = context.get("body")
-    if not body or pagename == GLOSSARY or "#term-" not in body or app.env is None:
-        return
-    known = getattr(app, "companion_definitions", None)
-    if known is None:
-        known = definitions(app.env)
-        app.companion_definitions = known  # type: ignore[attr-defined]
+def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Give links to the glossary their definition, and leave out live code that would ask another host."""
+    body = context.get("body") or ""
+    if "#term-" in body and pagename != GLOSSARY:
+        known = getattr(app, "companion_definitions", None)
+        if known is None:
+            known = app.companion_definitions = definitions(app.env)  # type: ignore[attr-defined]
 
-    def link(match: re.Match[str]) -> str:
-        words = html.escape(known.get(match[2], ""), quote=True)
-        if not words:
-            return match[0]
-        return f'<a class="reference internal companion-term" href="{match[1]}#{match[2]}" title="{words}">'
+        def link(match: re.Match[str]) -> str:
+            words = html.escape(known.get(match[2], ""), quote=True)
+            here = f'<a class="reference internal companion-term" href="{match[1]}#{match[2]}" title="{words}">'
+            return here if words else match[0]
 
-    context["body"] = _TERM.sub(link, body)
-
-
-_LIVE_CODE = re.compile(
-    r'<script type="text/x-thebe-config">.*?</script>\s*(<script>kernelName = .*?</script>)?', re.DOTALL
-)
+        body = _TERM.sub(link, body)
+    body = _INLINE_MATH.sub(_with_room, body)
+    body = body.replace("<th></th>", "<td></td>")  # pandas heads the column of its index with nothing
+    if not app.config.html_theme_options.get("launch_buttons", {}).get("thebe"):
+        body = _LIVE_CODE.sub("", body)
+    if "body" in context:
+        context["body"] = body
 
 
-def drop_live_code(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Leave out the settings of live code where none is offered: they name hosts that no page may ask."""
-    offered = bool(app.config.html_theme_options.get("launch_buttons", {}).get("thebe"))
-    if not offered and "x-thebe-config" in (context.get("body") or ""):
-        context["body"] = _LIVE_CODE.sub("", context["body"])
+def _with_room(match: re.Match[str]) -> str:
+    """Say how wide a formula in a line will be, so that its line breaks where it will, before MathJax has set it."""
+    tex = re.sub(r"\\(?:text|mathrm|operatorname)\b|[{}_^$]|\\[,;! ]", "", html.unescape(match[1]))
+    wide = len(re.findall(r"[=<>+\-\u2212]|\\(?:ge|le|cap|cup|wedge|times|cdot|in)\b", tex))
+    size = 0.5 * len(re.sub(r"\s", "", re.sub(r"\\[a-zA-Z]+", "x", tex))) + 0.5 * wide
+    return match[0].replace("<span ", f'<span style="--companion-room:{max(size, 0.5):.2g}em" ', 1)
 
 
 def name_toggles(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
@@ -329,29 +316,28 @@ def offer_downloads(app: Sphinx, pagename: str, templatename: str, context: dict
     if app.builder.format != "html" or not pagename.startswith("notebooks/"):
         return
     for group in context.get("header_buttons", []):
-        if group.get("label") != "download-buttons":
-            continue
-        links = [button for button in group["buttons"] if button.get("type") == "link"]
-        if not links:
-            continue
-        offered = [_download(app, pagename, suffix, context) for suffix in (".md", ".ipynb")]
-        others = [button for button in group["buttons"] if button.get("type") != "link"]
-        group["buttons"] = [{**links[-1], **found} for found in offered if found] + others
+        links = [button for button in group.get("buttons", []) if button.get("type") == "link"]
+        if group.get("label") == "download-buttons" and links:
+            offered = [_download(app, pagename, suffix, context) for suffix in (".md", ".ipynb")]
+            others = [button for button in group["buttons"] if button.get("type") != "link"]
+            group["buttons"] = [{**links[-1], **found} for found in offered if found] + others
 
 
 def _download(app: Sphinx, pagename: str, suffix: str, context: dict[str, Any]) -> dict[str, str] | None:
+    import nbformat
+
+    from companion.book import runs
     from companion.paths import project_root
 
     target = Path(app.outdir) / "_sources" / f"{pagename}{suffix}"
-    made_from = Path(app.env.doc2path(pagename)).suffix
     text = project_root() / f"{pagename}.md"
-    if suffix != made_from:
+    if suffix != Path(app.env.doc2path(pagename)).suffix:
         if not text.is_file():
             return None
-        content = text.read_text(encoding="utf-8") if suffix == ".md" else _as_notebook(text)
+        made = text.read_text(encoding="utf-8") if suffix == ".md" else nbformat.writes(runs.read_notebook(text)) + "\n"
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.is_file() or target.read_text(encoding="utf-8") != content:
-            target.write_text(content, encoding="utf-8")
+        if not target.is_file() or target.read_text(encoding="utf-8") != made:
+            target.write_text(made, encoding="utf-8")
     return {
         "url": f"{context['pathto']('_sources', 1)}/{pagename}{suffix}",
         "text": suffix,
@@ -360,21 +346,10 @@ def _download(app: Sphinx, pagename: str, suffix: str, context: dict[str, Any]) 
     }
 
 
-def _as_notebook(path: Path) -> str:
-    import nbformat
-
-    from companion.book import runs
-
-    return str(nbformat.writes(runs.read_notebook(path))) + "\n"
-
-
 def as_literal(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Show what a module's docstring sets off by indenting (layouts, shapes) as it is written."""
-    if what != "module":
-        return
-    for place in range(len(lines) - 1, -1, -1):
-        line, above = lines[place], lines[place - 1].strip() if place else ""
-        starts = line.startswith("    ") and not above
+    for place in range(len(lines) - 1, -1, -1) if what == "module" else ():
+        starts = lines[place].startswith("    ") and not (place and lines[place - 1].strip())
         before = next((text for text in reversed(lines[:place]) if text.strip()), "")
         if starts and before and not before.startswith("    ") and not before.endswith("::"):
             lines[place:place] = ["::", ""]
@@ -384,15 +359,14 @@ def configure(app: Sphinx, config: Config) -> None:
     """Settle how docstrings are read: numpydoc sections, members in the order of the source, types as written."""
     # The excerpts of search results are fetched from the pages, which a browser refuses to a site opened from disk.
     config.html_show_search_summary = False
+    config.smartquotes_action = "qe"  # dashes of options stay what they are
     config.autodoc_typehints = "none"
-    config.autodoc_member_order = "bysource"
     config.autodoc_preserve_defaults = True
     config.autodoc_class_signature = "mixed"
-    config.autodoc_default_options = {"members": True, "no-value": True}
     config.default_role = "literal"
     config.napoleon_google_docstring = False
     config.napoleon_use_rtype = False
-    config.napoleon_use_ivar = True
+    config.napoleon_use_param = False  # several names in one entry stay together
     config.toc_object_entries_show_parents = "hide"
     # Types in docstrings are words; where two classes share a name, either is as good a link.
     config.suppress_warnings = [*config.suppress_warnings, "ref.python"]
@@ -406,11 +380,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", fill_in)
     app.connect("autodoc-process-docstring", as_literal)
     app.connect("env-get-outdated", read_again)
-    app.connect("html-page-context", explain_terms)
+    app.connect("html-page-context", finish_page)
     # After every other extension has had its say about the buttons.
     app.connect("html-page-context", offer_downloads, priority=995)
     app.connect("html-page-context", name_toggles, priority=995)
-    app.connect("html-page-context", drop_live_code)
     app.add_css_file("terms.css")
     app.add_js_file("terms.js", loading_method="defer")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

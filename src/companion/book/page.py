@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from companion.book.render import asset, bundle, style_sheet
+from companion.book.render import asset, bundle, font_faces, style_sheet
 
 MATHJAX_FILE = "tex-svg-full.js"
 
@@ -62,7 +62,7 @@ _BIBLIOGRAPHY = "## References\n\n```{bibliography}\n```\n"
 
 def frame(title: str, body: str) -> str:
     """Put an HTML body into a standalone page with the styles and scripts it needs, all inline."""
-    style = style_sheet() + asset("page.css") + _highlighting(body)
+    style = font_faces() + style_sheet() + asset("page.css") + _highlighting(body)
     scripts = f"<script>{page_script()}</script>\n"
     if 'data-companion="chart"' in body:
         scripts += f"<script>{_inline(bundle())}</script>\n"

@@ -302,24 +302,42 @@ def bundle() -> str:
     return "(function(){" + vl_convert.javascript_bundle(script) + "})();\n"
 
 
-@lru_cache(maxsize=1)
 def style_sheet() -> str:
-    """Return the style sheet of figures and tables, with the ink of both modes and the fonts filled in.
-
-    The fonts stand in the sheet itself: nothing is set in another font first, and pages opened from disk have them.
-    """
+    """Return the style sheet of figures and tables, with the ink of both modes filled in."""
     text = asset("figures.css")
     for mode, ink in theme.INK.items():
         text = text.replace(f"/*INK {mode}*/", "".join(f"{name}:{colour};" for name, colour in ink.items()))
-    faces = ""
-    for file, family, style in (
-        ("sans", theme.FAMILY, "normal"),
-        ("sans-italic", theme.FAMILY, "italic"),
-        ("code", "Companion Code", "normal"),
-    ):
-        held = (resources.files("companion.book") / "assets" / "fonts" / f"{file}.woff2").read_bytes()
-        faces += (
-            f'@font-face{{font-family:"{family}";font-style:{style};font-weight:400 700;'
-            f'src:url(data:font/woff2;base64,{base64.b64encode(held).decode()}) format("woff2")}}\n'
-        )
-    return faces + text
+    return text
+
+
+@lru_cache(maxsize=1)
+def _fonts() -> list[tuple[str, str, str]]:
+    """Return family, style and bytes (base64) of the fonts of a page."""
+    held = {
+        "sans": (theme.FAMILY, "normal"),
+        "sans-italic": (theme.FAMILY, "italic"),
+        "code": ("Companion Code", "normal"),
+    }
+    folder = resources.files("companion.book") / "assets" / "fonts"
+    return [
+        (family, style, base64.b64encode((folder / f"{name}.woff2").read_bytes()).decode())
+        for name, (family, style) in held.items()
+    ]
+
+
+def font_faces() -> str:
+    """Return a style sheet that holds the fonts themselves: a page opened from disk may not load another file."""
+    return "".join(
+        f'@font-face{{font-family:"{family}";font-style:{style};font-weight:400 700;'
+        f'src:url(data:font/woff2;base64,{held}) format("woff2")}}\n'
+        for family, style, held in _fonts()
+    )
+
+
+def font_script() -> str:
+    """Return a script that gives the page its fonts at once; a style sheet's arrive after the first line is set."""
+    return "".join(
+        f'document.fonts.add(new FontFace("{family}",Uint8Array.from(atob("{held}"),(c)=>c.charCodeAt(0)),'
+        f'{{style:"{style}",weight:"400 700"}}));\n'
+        for family, style, held in _fonts()
+    )

@@ -1,7 +1,7 @@
 // What scrolls sideways must be reachable by keyboard: wide formulas and code on narrow screens.
 (function () {
   function mark() {
-    for (const part of document.querySelectorAll("mjx-container[display], div.math, pre, .companion-still")) {
+    for (const part of document.querySelectorAll("mjx-container[display], div.math, pre, .companion-still, div.output.text_html")) {
       if (part.scrollWidth > part.clientWidth + 1) part.tabIndex = 0;
       else if (part.tabIndex === 0) part.removeAttribute("tabindex");
     }
