@@ -58,6 +58,8 @@ def settle(
     asked = records.queries.set_index("query_id")
     cases = []
     for query in queries:
+        if query not in asked.index:
+            raise InputError(f"query {query!r}: no routes, because the records do not hold it")
         routes = []
         for arm, rows in items[items["query_id"] == query].groupby("arm", sort=False):
             read = prefix.get((query, arm))
@@ -73,7 +75,7 @@ def settle(
             )
         cases.append({"question": _text(asked.loc[query].get("text"), query), "routes": routes})
     if not cases or not cases[0]["routes"]:
-        raise InputError(f"no routes for {list(queries)[:1]}: expected queries that the rankings hold")
+        raise InputError("no routes to show: expected queries that the rankings hold")
     memories = [_text(texts["text"].get(memory), memory) if "text" in texts else memory for memory in order]
     data = json.dumps({"cases": cases, "memories": memories}, ensure_ascii=False, separators=(",", ":"))
     held = data.replace("<", "\\u003c")

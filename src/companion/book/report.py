@@ -114,9 +114,9 @@ def show_prompt(found: Audit) -> None:
         return
     worst = wide["inadmissible"].idxmax()
     show(
-        charts.status_bars(
+        charts.bars(
             wide.rename_axis("arm").reset_index().melt("arm", var_name="status", value_name="share"),
-            y="arm", x_title="share of the memories in the prompt",
+            y="arm", value="share", part="status", title="share of the memories in the prompt",
         ),
         name="prompt",
         caption=f"What reached the prompt: {held(found)}. The hatched part is what the labels leave open.",
