@@ -20,10 +20,8 @@ import time
 import numpy as np
 import pandas as pd
 
-FIRST, LAST = ["ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu"], ["ran", "sel", "tim", "vok", "wun", "xar"]
-    ["ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu"],
-    ["ran", "sel", "tim", "vok", "wun", "xar", "yel"],
-)
+FIRST = ["ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu"]
+LAST = ["ran", "sel", "tim", "vok", "wun", "xar", "yel"]
 WORDS = [f"{a}{b}" for a in FIRST for b in LAST]
 OWNED, ROUTE = 100, 11
 

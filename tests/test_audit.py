@@ -1318,3 +1318,35 @@ def test_a_full_disk_leaves_the_old_report_and_its_tables(tmp_path, monkeypatch,
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     write(second, "second", tmp_path / "r.html")
     assert (tmp_path / "r.html").read_text() == "second" and not list(tmp_path.glob(".*"))
+
+
+# --- one query, followed -------------------------------------------------------------------------------------------
+
+
+def traced(*words):
+    done = CliRunner().invoke(app, ["trace", *map(str, words)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.stdout
+
+
+def test_trace_follows_records_with_ghosts_and_a_ledger_beside_rankings(tmp_path):
+    example = data_dir() / "example"
+    text = traced("--records", example, "--query", "company-0001-q01", "--arm", "memory_search")
+    assert "no longer stored > retrieved" in text and "company-0001-m38" in text and "stands in" not in text
+    said = json.loads(traced("--records", example, "--query", "company-0001-q01", "--json"))
+    assert said["exposure_from"] == "ledger" and [p["rank"] for p in said["paths"]] == [*range(1, 11)] * 2
+    place = folder(
+        tmp_path, memories="a1,alice b1,bob", queries="q,alice", rankings="s,q,1,a1 other,q,1,b1",
+        ledger="q,s,a1,1,1 q,s,b1,0,1",
+    )  # fmt: skip
+    rows = json.loads(traced("--records", place, "--query", "q", "--json"))["paths"]
+    assert [(p["memory_id"], p["rank"], p["retrieved"]) for p in rows] == [("a1", 1, True), ("b1", None, False)]
+    assert "stored > not retrieved > exposed" in traced("--records", place, "--query", "q")
+    outside = traced("--records", place, "--query", "q", "--arm", "other")
+    assert "exposure not recorded" in outside and "Route other" in outside
+    (place / "ledger.csv").unlink()
+    text = traced("--records", place, "--query", "q")
+    assert (
+        "No ledger says what reached the prompt: the top of each route stands in for it, all that it retrieved" in text
+    )
+    assert "as --gate, --items and --tokens cut it" in traced("--records", place, "--query", "q", "--items", 1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from companion.cli._common import print_json, print_table, records
+from companion.cli._common import print_json, print_table, printable, records
 from companion.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ _ARMS = ("global_dense", "namespace_dense")
 _HELP = """Follow the memories of one query: status of every axis, rank, gates, exposure, disclosure.
 
 By default the demo corpus is searched now, for this query alone. Give --rankings for routes you have, or --records for
-a folder of your own tables (its ledger, if it has one, is taken as it is).
+a folder of your own tables; its ledger says what reached the prompt, its rankings give ranks and further routes.
 
 Example: `companion trace --query company-0001-q01`
 
-Example: `companion trace --query company-0001-q01 --memory company-0001-m01 --gate lifecycle --items 5`
+Example: `companion trace --records data/example --query company-0001-q01 --arm memory_search`
 """
 
 
@@ -62,40 +62,61 @@ def trace(
 
     from companion import ledger as ledgers
 
-    _refuse_both(own, corpus, rankings, ledger)
-    found, where = _records(own, corpus, rankings)
-    ledgers.refuse_unknown(found.queries["query_id"], query, "query", where)
-    origin = str(ledger or rankings or where)
-    if found.rankings is None and found.ledger is None and ledger is None:
-        found, where = _ranked(found, where, query, arm, top_k, encoder)
+    _refuse_both("two stores", corpus=corpus, records=own)
+    _refuse_both("two sets of routes", rankings=rankings, ledger=ledger)
+    _refuse_both("two observations of answers", disclosures=disclosures, answers=answers)
+    case = _case(own, corpus, rankings, ledger)
+    ledgers.refuse_unknown(case.records.queries["query_id"], query, "query", case.where)
+    if case.ledger is None and case.records.rankings is None:
+        case = _searched(case, query, arm, top_k, encoder)
     elif top_k is not None or encoder is not None:
-        raise InputError(f"--top-k and --encoder set a search; the routes of {origin} are taken as they are")
+        raise InputError(f"--top-k and --encoder set a search; the routes of {case.origin} are taken as they are")
     if memory is not None:
-        ledgers.refuse_unknown(found.memories["memory_id"], memory, "memory", where)
-    routes, book = _ledger(found, origin, query, ledger, gate, items, tokens)
-    book = _observed(book, found, routes, disclosures, answers, targets)
+        ledgers.refuse_unknown(case.records.memories["memory_id"], memory, "memory", case.where)
+    built = case.ledger is None
+    book, routes = _book(case, query, gate, ledgers.PromptBudget(items, tokens))
+    book = _observed(book, case.records, routes, disclosures, answers, targets)
     here = set(book.loc[book["query_id"] == query, "arm"])
     # A route that retrieved nothing for the query has nothing to list, but one memory can be looked for in it.
-    listed = arm or [name for name in routes if memory is not None or name in here]
-    shown: list[str | None] = [*dict.fromkeys(listed)] or [None]
-    parts = [ledgers.trace(found, book, query, memory, name, routes, origin) for name in shown]
-    _print(pd.concat(parts, ignore_index=True), found, query, memory, as_json)
+    known = [name for name in routes if name in set(book["arm"]) or built]
+    chosen: list[Any] = [*dict.fromkeys(arm or [name for name in known if memory is not None or name in here])]
+    parts = [ledgers.trace(case.records, book, query, memory, name, routes, case.origin) for name in chosen or [None]]
+    path = pd.concat(parts, ignore_index=True)
+    path["stored"] = path["stored"].mask(path["memory_id"].isin(case.ghosts), False)
+    cut = (
+        "as --gate, --items and --tokens cut it" if gate or (items, tokens) != (None, None) else "all that it retrieved"
+    )
+    stands = f"the top of each route stands in for it, {cut}" if built else ""
+    _print(path, case.records, query, memory, stands, as_json)
 
 
-def _refuse_both(own: Path | None, corpus: str | None, rankings: Path | None, ledger: Path | None) -> None:
+@dataclass(frozen=True)
+class _Case:
+    """What was stored and asked, and what is known of the routes; ``where`` and ``origin`` name them in messages."""
+
+    records: Records
+    where: str
+    origin: str
+    ledger: pd.DataFrame | None = None
+    ghosts: frozenset[str] = frozenset()
+
+
+def _refuse_both(what: str, **given: Any) -> None:
     """Refuse two sources of one thing: one of them would be ignored in silence."""
-    if own is not None and corpus is not None:
-        raise InputError(f"--corpus {corpus} and --records {own}: two stores; expected one of them")
-    if rankings is not None and ledger is not None:
-        raise InputError(f"--rankings {rankings} and --ledger {ledger}: two sets of routes; expected one of them")
+    if None not in given.values():
+        options = " and ".join(f"--{name} {value}" for name, value in given.items())
+        raise InputError(f"{options}: {what}; expected one of them")
 
 
-def _records(own: Path | None, corpus: str | None, rankings: Path | None) -> tuple[Records, str]:
-    """Load what was stored and asked, and say what messages call it."""
+def _case(own: Path | None, corpus: str | None, rankings: Path | None, ledger: Path | None) -> _Case:
+    """Load what was stored and asked; a folder may hold what scoring refuses, such as ghosts."""
     from companion import corpora, tables
+    from companion.audit import take_in
 
+    ghosts: frozenset[str] = frozenset()
     if own is not None:
-        found, where = tables.load_records(own), str(own)
+        taken = take_in(own)
+        found, where, ghosts = taken.records, str(own), taken.ghosts
     else:
         name = corpus or "demo"
         found, where = corpora.load(name).records(), f"corpus {name}"
@@ -104,13 +125,13 @@ def _records(own: Path | None, corpus: str | None, rankings: Path | None) -> tup
         origins = {**found.origins, "rankings": tables.Origin(str(rankings))}
         # The records' own ledger belongs to other routes.
         found = replace(found, rankings=given, ledger=None, work=None, origins=origins).check()
-    return found, where
+    book = found.ledger if ledger is None else tables.read_table(ledger, "ledger")
+    return _Case(found, where, str(ledger or rankings or where), book, ghosts)
 
 
-def _ranked(
-    found: Records, where: str, query: str, arms: list[str] | None, top_k: int | None, encoder: str | None
-) -> tuple[Records, str]:
+def _searched(case: _Case, query: str, arms: list[str] | None, top_k: int | None, encoder: str | None) -> _Case:
     """Search the corpus for this query alone, among the memories of its split."""
+    where = case.where
     if not where.startswith("corpus "):
         raise InputError(f"{where}: holds neither rankings nor a ledger; expected one of them, or give --rankings")
     from companion import corpora, retrieval
@@ -122,37 +143,26 @@ def _ranked(
         corpus, where = corpus.restrict(split), f"the {split} split of {where}"
     labels = corpus.labels[corpus.labels["query_id"] == query].reset_index(drop=True)
     one = replace(corpus, queries=asked, labels=labels)
-    depth = 20 if top_k is None else top_k
     model = retrieval.Encoder(model="minilm" if encoder is None else encoder)
-    rankings, work = retrieval.rank(one, list(arms or _ARMS), depth, model)
-    return one.records(rankings=rankings, work=work).check(), where
+    rankings, work = retrieval.rank(one, list(arms or _ARMS), 20 if top_k is None else top_k, model)
+    return _Case(one.records(rankings=rankings, work=work).check(), where, case.origin)
 
 
-def _ledger(
-    found: Records,
-    origin: str,
-    query: str,
-    ledger: Path | None,
-    gate: list[str] | None,
-    items: int | None,
-    tokens: int | None,
-) -> tuple[list[str], pd.DataFrame]:
-    """Read the ledger, or build it from rankings for this query alone; also name the routes there are."""
+def _book(case: _Case, query: str, gate: list[str] | None, budget: Any) -> tuple[pd.DataFrame, list[str]]:
+    """Take the ledger, or build one from rankings for this query alone; also name the routes there are."""
     from companion import ledger as ledgers
-    from companion import tables
 
-    given = found.ledger if ledger is None else tables.read_table(ledger, "ledger")
-    if given is None:
-        assert found.rankings is not None
-        mine = found.rankings[found.rankings["query_id"] == query].reset_index(drop=True)
-        book = ledgers.build(replace(found, rankings=mine), ledgers.PromptBudget(items, tokens), gate or ())
-        return list(dict.fromkeys(found.rankings["arm"])), book
-    if gate or items is not None or tokens is not None:
-        raise InputError(
-            f"--gate, --items and --tokens build a ledger from rankings; the ledger of {origin} is taken as it is"
-        )
-    book = ledgers.check(given, found.memories, found.queries, origin)
-    return list(dict.fromkeys(book["arm"])), book
+    ranked = case.records.rankings
+    names = [] if ranked is None else list(ranked["arm"])
+    if case.ledger is None:
+        assert ranked is not None
+        mine = ranked[ranked["query_id"] == query].reset_index(drop=True)
+        return ledgers.build(replace(case.records, rankings=mine), budget, gate or ()), list(dict.fromkeys(names))
+    if gate or budget.items is not None or budget.tokens is not None:
+        told = f"the ledger of {case.origin} is taken as it is"
+        raise InputError(f"--gate, --items and --tokens build a ledger from rankings; {told}")
+    book = ledgers.check(case.ledger, case.records.memories, case.records.queries, case.origin)
+    return book, list(dict.fromkeys([*book["arm"], *names]))
 
 
 def _observed(
@@ -166,49 +176,41 @@ def _observed(
     """Link what answers disclosed, if that was given, to the ledger."""
     from companion import ledger as ledgers
 
-    if answers is None and targets is None and disclosures is None:
-        return book
     if (answers is None) != (targets is None):
-        raise InputError(
-            f"{answers or targets}: --answers and --targets belong together; answers are searched for the targets' "
-            "markers"
-        )
-    if disclosures is not None and answers is not None:
-        raise InputError(f"--disclosures {disclosures} and --answers {answers}: expected one of them")
+        told = "--answers and --targets belong together; answers are searched for the targets' markers"
+        raise InputError(f"{answers or targets}: {told}")
     if disclosures is not None:
-        observed, origin = _table(disclosures, ("query_id", "arm", "memory_id", "disclosed"), "disclosed"), disclosures
-    else:
-        assert answers is not None and targets is not None
-        said = _table(answers, ("query_id", "arm", "answer"))
-        wanted = _table(targets, ("query_id", "memory_id", "marker"))
+        observed, origin = _table(disclosures, ("query_id", "arm", "memory_id", "disclosed")), disclosures
+    elif answers is not None and targets is not None:
+        said, wanted = (
+            _table(answers, ("query_id", "arm", "answer")),
+            _table(targets, ("query_id", "memory_id", "marker")),
+        )
         _refuse_strangers(said, answers, found, routes)
         _refuse_strangers(wanted, targets, found, routes)
         observed, origin = ledgers.disclosures(said, wanted, (str(answers), str(targets))), targets
+    else:
+        return book
     _refuse_strangers(observed, origin, found, routes)
     return ledgers.link(book, observed, found.memories, str(origin))
 
 
 def _refuse_strangers(table: pd.DataFrame, path: Path, found: Records, routes: list[str]) -> None:
     """Refuse a query that was never asked, a route that was never run, and a target that was never stored."""
-    import pandas as pd
-
     known = {
-        "query_id": (found.queries["query_id"], "belongs to a query that was never asked"),
-        "arm": (pd.Series(routes, dtype="str"), f"belongs to a route that was not run; expected {', '.join(routes)}"),
-        "memory_id": (found.memories["memory_id"], "is a target that was never stored"),
+        "query_id": ("query", found.queries["query_id"], "belongs to a query that was never asked"),
+        "arm": ("route", routes, f"belongs to a route that was not run; expected {', '.join(routes)}"),
+        "memory_id": ("memory", found.memories["memory_id"], "is a target that was never stored"),
     }
-    words = {"query_id": "query", "arm": "route", "memory_id": "memory"}
-    for column, (ids, what) in known.items():
-        if column not in table:
-            continue
-        strange = ~table[column].isin(ids).to_numpy()
-        if strange.any():
-            row = table.iloc[int(strange.argmax())]
-            names = ", ".join(f"{word} {row[name]!r}" for name, word in words.items() if name in table)
-            raise InputError(f"{path}: row {int(strange.argmax()) + 1}: {names} {what}")
+    for column, (_, ids, what) in known.items():
+        strange = ~table[column].isin(ids).to_numpy() if column in table else []
+        if any(strange):
+            row = int(strange.argmax())  # type: ignore[union-attr]
+            names = ", ".join(f"{known[name][0]} {table[name].iloc[row]!r}" for name in known if name in table)
+            raise InputError(f"{path}: row {row + 1}: {names} {what}")
 
 
-def _table(path: Path, columns: tuple[str, ...], boolean: str | None = None) -> pd.DataFrame:
+def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     from companion import tables
     from companion.tables.values import parse_boolean
 
@@ -216,25 +218,27 @@ def _table(path: Path, columns: tuple[str, ...], boolean: str | None = None) -> 
     for name in columns:
         if name not in frame:
             raise InputError(f"{path}: no column {name!r}; expected {', '.join(columns)}")
-        if name != boolean:
+        if name != "disclosed":
             frame[name] = frame[name].astype("str")
-    if boolean is not None:
-        values, bad = parse_boolean(frame[boolean])
+            continue
+        values, bad = parse_boolean(frame[name])
         if bad.any():
             row = int(bad.argmax())
-            cell = frame[boolean].iloc[row]
             expected = "expected 1, 0, true, false or an empty field"
-            raise InputError(f"{path}: row {row + 1}, column {boolean}: {cell!r}; {expected}")
-        frame[boolean] = values
+            raise InputError(f"{path}: row {row + 1}, column {name}: {frame[name].iloc[row]!r}; {expected}")
+        frame[name] = values
     return frame[list(columns)]
 
 
-def _print(path: pd.DataFrame, found: Records, query: str, memory: str | None, as_json: bool) -> None:
+# --- printing ------------------------------------------------------------------------------------------------------
+
+
+def _print(path: pd.DataFrame, found: Records, query: str, memory: str | None, stands: str, as_json: bool) -> None:
     asked = found.queries[found.queries["query_id"] == query].iloc[0]
     facts = ("query_id", "namespace", "intent", "principal", "time", "text")
     about = {name: asked[name] for name in facts if name in asked}
     if as_json:
-        print_json({"query": about, "paths": records(path)})
+        print_json({"query": about, "exposure_from": "rankings" if stands else "ledger", "paths": records(path)})
         return
     _print_facts(about)
     if memory is not None:
@@ -242,17 +246,14 @@ def _print(path: pd.DataFrame, found: Records, query: str, memory: str | None, a
         _print_facts({f: held[f] for f in ("memory_id", "namespace", "state", "time", "text") if f in held})
     for route, rows in path.groupby("arm", sort=False):
         print_table(_compact(rows), f"Route {route}")
-    typer.echo(
-        "Status: relevant, scope, policy, lifecycle; 1 yes, 0 no, ? unresolved. Reasons are the axes known to be 0."
-    )
+    if stands:
+        typer.echo(f"No ledger says what reached the prompt: {stands}.")
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         if isinstance(value, str):
-            # What a memory says must not steer the terminal it is shown on.
-            shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
-            typer.echo(f"{name}: {shown}")
+            typer.echo(printable(f"{name}: {value}"))  # what a memory says must not steer the terminal
     typer.echo("")
 
 
@@ -262,20 +263,17 @@ def _compact(rows: pd.DataFrame) -> pd.DataFrame:
 
     from companion.logic import AXES
 
-    marks = rows[["relevant", *AXES]].apply(_mark)
     table = pd.DataFrame(
         {
             "rank": rows["rank"],
             "memory": rows["memory_id"],
-            "status": marks.agg(" ".join, axis=1),
+            "status": rows[["relevant", *AXES]].apply(_mark).agg(" ".join, axis=1),
             "admissible": _mark(rows["admissible"]),
             "reasons": rows["reasons"],
             "path": [_phrase(row) for row in rows.to_dict(orient="records")],
         }
     )
-    if rows["disclosed"].notna().any():
-        table["disclosed"] = _mark(rows["disclosed"])
-    return table
+    return table.assign(disclosed=_mark(rows["disclosed"])) if rows["disclosed"].notna().any() else table
 
 
 def _phrase(row: dict[Hashable, Any]) -> str:
@@ -283,17 +281,19 @@ def _phrase(row: dict[Hashable, Any]) -> str:
     import pandas as pd
 
     reached = [name for name in ("stored", "retrieved", "exposed") if row[name] is True]
-    undecided = [
-        str(name).removeprefix("gate_") for name in row if str(name).startswith("gate_") and pd.isna(row[name])
-    ]
+    if row["stored"] is False and row["retrieved"] is True:
+        reached.insert(0, "no longer stored")
+    gates = [str(name) for name in row if str(name).startswith("gate_")]
+    undecided = [name.removeprefix("gate_") for name in gates if pd.isna(row[name])]
     if undecided and row["retrieved"] is True:
         reached.insert(2, f"gate undecided: {', '.join(undecided)}")
+    if row["exposed"] is True and row["retrieved"] is not True:
+        reached.insert(1, "not retrieved")
     ended = row["stopped_by"]
     if not isinstance(ended, str):
-        return " > ".join(reached)
-    return (
-        " > ".join(reached) + ("; " if reached else "") + _ENDED.get(ended, ended.replace("gate_", "stopped by gate "))
-    )
+        return " > ".join([*reached, *(["exposure not recorded"] if pd.isna(row["exposed"]) else [])])
+    word = _ENDED.get(ended, ended.replace("gate_", "stopped by gate "))
+    return f"{' > '.join(reached)}; {word}" if reached else word
 
 
 _ENDED = {"budget": "over the budget", "not retrieved": "not retrieved", "not stored yet": "not stored yet"}
