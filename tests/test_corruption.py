@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from scipy import stats
 
 from companion import logic, scoring
 from companion.bootstrap import Resampling
+from companion.corpora.frozen import frozen, load_frozen
 from companion.errors import InputError
 from companion.stages import corruption, published
 from companion.stages.corruption import CHANNELS, Pool, corrupted, kept, score_arms, study
@@ -264,3 +266,35 @@ def test_several_arms_or_no_anchors_are_refused(world: tuple[Records, pd.DataFra
     bare = replace(records, labels=records.labels.assign(relevant=pd.NA).astype({"relevant": "boolean"}))
     with pytest.raises(InputError, match="anchor"):
         Pool.from_rankings(bare, rankings)
+
+
+def test_a_kept_study_comes_back_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = corruption.Pool.from_rankings(*made_up())
+    run = corruption.study(pool, rates=(0.0, 0.2), seeds=(0, 1), channels=["policy_missing", "namespace_swap"])
+    monkeypatch.setenv("COMPANION_DATA", str(tmp_path))
+    run.keep(tmp_path / "corruption" / "mine", {"name": "mine"})
+    back, meta = corruption.load_kept("mine")
+    for name in ("per_seed", "per_query", "references"):
+        pd.testing.assert_frame_equal(getattr(back, name), getattr(run, name), check_dtype=False)
+    pd.testing.assert_frame_equal(back.brackets(), run.brackets())
+    assert meta["name"] == "mine" and meta["settings"]["rates"] == [0.0, 0.2]
+    with pytest.raises(InputError, match="there are: mine"):
+        corruption.load_kept("other")
+
+
+@pytest.mark.parametrize("name", ["rhelm", "gatemem"])
+def test_committed_studies_hold_the_scores_of_the_frozen_runs(name: str) -> None:
+    """The clean references of a kept study, and its rate 0, are what scoring gives on the frozen rankings."""
+    kept, meta = corruption.load_kept(name)
+    if name not in frozen():
+        pytest.skip(f"no frozen run of {name}")
+    arms = sorted({"namespace_dense", *kept.references["arm"]})
+    scored = scoring.score_routes(load_frozen(name), top_k=meta["settings"]["top_k"], arms=arms)
+    scored = scored[scored["anchors"] > 0]
+    means = scored.groupby(["arm", "source"])[["evidence_recall", "loss"]].mean().groupby("arm").mean()
+    for arm, row in kept.reference_values().iterrows():
+        assert row["evidence_recall"] == pytest.approx(means.loc[arm, "evidence_recall"], abs=1e-9)
+        assert row["loss"] == pytest.approx(means.loc[arm, "loss"], abs=1e-9)
+    # without errors no filter removes anything here: RHELM has no other axis, GateMem no known zero of its own
+    clean = kept.curves().query("rate == 0")
+    assert np.allclose(clean["loss"], means.loc["namespace_dense", "loss"], atol=1e-9)

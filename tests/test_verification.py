@@ -71,12 +71,6 @@ def test_rates_are_plain_counts_pooled_and_by_stratum(judged: pd.DataFrame, thre
     assert table.loc["macro", "violation_recall"] == pytest.approx(inner["violation_recall"].mean())
 
 
-def test_threshold_zero_drops_all_that_was_answered_and_inf_nothing(judged: pd.DataFrame) -> None:
-    answered = judged["probability"].notna().to_numpy()
-    assert (v.dropped(judged["probability"], 0.0) == answered).all()
-    assert not v.dropped(judged["probability"], v.KEEP_ALL).any()
-
-
 def test_discrimination_is_over_known_and_answered(judged: pd.DataFrame) -> None:
     seen = judged.dropna(subset=["probability", "violation"])
     y, p = seen["violation"].to_numpy(bool), seen["probability"].to_numpy(float)
@@ -88,24 +82,12 @@ def test_discrimination_is_over_known_and_answered(judged: pd.DataFrame) -> None
     assert row["balanced_accuracy"] == pytest.approx((sensitivity + specificity) / 2, abs=1e-12)
 
 
-def test_calibration_error_uses_the_bins_of_scikit_learn() -> None:
-    rng = np.random.default_rng(0)
-    p = np.r_[rng.random(500), np.linspace(0, 1, 11)]
-    y = rng.random(len(p)) < p**2
-    true, mean = calibration_curve(y, p, n_bins=10)
-    sizes = np.bincount(np.searchsorted(np.linspace(0, 1, 11)[1:-1], p), minlength=10)
-    assert v.calibration_error(y, p) == pytest.approx((np.abs(true - mean) * sizes / len(p)).sum(), abs=1e-12)
-    assert np.isnan(v.calibration_error(np.array([], bool), np.array([])))
-
-
-def test_constant_half_has_auc_half_exactly(judged: pd.DataFrame) -> None:
+def test_constants_and_what_is_undefined(judged: pd.DataFrame) -> None:
     (row,) = v.measure(judged.assign(probability=0.5), 0.5).to_dict("records")
-    assert row["roc_auc"] == 0.5 and row["balanced_accuracy"] == 0.5
-    assert row["violation_recall"] == 1 and row["required_anchor_false_denial"] == 1
-    assert row["retained_fraction"] == 0
-
-
-def test_undefined_stays_undefined(judged: pd.DataFrame) -> None:
+    assert row["roc_auc"] == row["balanced_accuracy"] == 0.5 and row["retained_fraction"] == 0
+    assert row["violation_recall"] == row["required_anchor_false_denial"] == 1
+    assert (v.dropped(judged["probability"], 0.0) == judged["probability"].notna().to_numpy()).all()
+    assert not v.dropped(judged["probability"], v.KEEP_ALL).any()
     fine = judged[judged["violation"].fillna(True).eq(False)]
     (row,) = v.measure(fine, 0.3).to_dict("records")
     assert np.isnan([row["roc_auc"], row["average_precision"], row["balanced_accuracy"]]).all()
@@ -215,17 +197,6 @@ def test_dropping_everything_costs_everything(world: tuple[Records, pd.DataFrame
     assert gone["evidence_recall"].eq(0).all() and gone["feasible"].eq(0).all() and gone["loss"].eq(1).all()
     assert gone["upper_bound"].isna().all() and gone["violation_count"].isna().all()
     assert v.route_effect(v.route_effects(scored), "ones", "evidence_recall")["estimate"] < 0
-
-
-def test_a_perfect_verifier_reaches_the_metadata_reference(
-    world: tuple[Records, pd.DataFrame], judged: pd.DataFrame
-) -> None:
-    perfect = judged.assign(probability=judged["violation"].astype("Float64"))
-    reference = (judged[["scope", "policy", "lifecycle"]].eq(False).fillna(False)).any(axis=1).to_numpy()
-    assert (v.dropped(perfect["probability"], 0.5) == reference).all()
-    (row,) = v.measure(perfect, 0.5).to_dict("records")
-    assert row["roc_auc"] == row["violation_recall"] == row["violation_precision"] == 1
-    assert row["required_anchor_false_denial"] == 0 and row["brier"] == 0
 
 
 def test_selection_prefers_detection_then_anchors_then_keeping() -> None:
@@ -339,6 +310,16 @@ def test_the_papers_auc_is_the_mean_over_strata_with_a_violation() -> None:
     assert v.stratum_means("accuracy", "query_intent")["gpt-5.6-sol"] == pytest.approx((17 + 23 + 3) / 72)
     with pytest.raises(InputError, match="axis 'colour'"):
         v.published_strata("colour")
+
+
+def test_calibration_error_uses_the_bins_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    p = np.r_[rng.random(500), np.linspace(0, 1, 11)]
+    y = rng.random(len(p)) < p**2
+    true, mean = calibration_curve(y, p, n_bins=10)
+    sizes = np.bincount(np.searchsorted(np.linspace(0, 1, 11)[1:-1], p), minlength=10)
+    assert v.calibration_error(y, p) == pytest.approx((np.abs(true - mean) * sizes / len(p)).sum(), abs=1e-12)
+    assert np.isnan(v.calibration_error(np.array([], bool), np.array([])))
 
 
 def test_calibration_error_by_hand_where_gaps_of_both_signs_meet() -> None:

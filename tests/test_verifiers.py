@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -49,18 +48,12 @@ class FakeEncoder:
         return np.c_[sign, np.ones(len(texts))].astype(np.float32) / np.sqrt(2)
 
 
-def test_describe_puts_each_text_in_its_row(table: pd.DataFrame) -> None:
+def test_a_verifier_sees_the_texts_and_what_it_asked_for(table: pd.DataFrame) -> None:
     assert (table["memory_text"] == "memory " + table["memory_id"]).all()
     assert (table["query_text"] == "query " + table["query_id"]).all()
-
-
-def test_texts_are_needed() -> None:
     records, rankings = made_up(5)
     with pytest.raises(InputError, match="has no text"):
         with_texts(records, v.candidates(records, rankings, top_k=3))
-
-
-def test_a_verifier_sees_the_texts_and_what_it_asked_for(table: pd.DataFrame) -> None:
     seen: list[list[str]] = []
 
     class Spy(KeepAll):
@@ -96,15 +89,12 @@ def test_a_broken_verifier_is_refused(table: pd.DataFrame, answer: Any) -> None:
         judge(Broken(), table)
 
 
-def test_metadata_reference_drops_the_known_zeros_and_abstains_on_the_rest(table: pd.DataFrame) -> None:
+def test_references_know_everything_and_nothing(table: pd.DataFrame) -> None:
     judged = judge(ReleasedMetadata(), table)
-    truth = table["violation"].astype("Float64")
-    pd.testing.assert_series_equal(judged["probability"], truth, check_names=False)
+    pd.testing.assert_series_equal(judged["probability"], table["violation"].astype("Float64"), check_names=False)
     (row,) = v.measure(judged, 0.5).to_dict("records")
-    assert row["roc_auc"] == 1 and row["required_anchor_false_denial"] == 0 and row["violation_recall"] == 1
-
-
-def test_keep_all_detects_nothing(table: pd.DataFrame) -> None:
+    assert row["roc_auc"] == row["violation_recall"] == row["violation_precision"] == 1
+    assert row["required_anchor_false_denial"] == row["brier"] == 0
     (row,) = v.measure(judge(KeepAll(), table), 0.5).to_dict("records")
     assert row["roc_auc"] == 0.5 and row["retained_fraction"] == 1 and row["violation_recall"] == 0
 
@@ -119,7 +109,11 @@ def test_text_pairs_learns_what_can_be_read_and_nothing_else(table: pd.DataFrame
     fitted = calibrate(verifier, calibration)
     assert fitted["probability"].notna().all()
     assert v.measure(judge(verifier, rest), 0.5)["roc_auc"].item() > 0.75
+    with pytest.raises(InputError, match="both statuses"):
+        calibrate(verifier, calibration.assign(violation=pd.array([True] * len(calibration), dtype="boolean")))
     blind = TextPairs(FakeEncoder(set()))
+    with pytest.raises(InputError, match="not trained"):
+        judge(blind, table)
     calibrate(blind, calibration)
     assert v.measure(judge(blind, rest), 0.5)["roc_auc"].item() == 0.5
 
@@ -143,51 +137,35 @@ def test_text_pairs_never_judges_a_case_it_learnt_from(table: pd.DataFrame) -> N
     assert v.measure(fitted, 0.5)["roc_auc"].item() < 0.65
 
 
-def test_text_pairs_refuses_to_guess(table: pd.DataFrame) -> None:
-    with pytest.raises(InputError, match="not trained"):
-        judge(TextPairs(FakeEncoder(set())), table)
-    with pytest.raises(InputError, match="both statuses"):
-        calibrate(TextPairs(FakeEncoder(set())), table.assign(violation=pd.array([True] * len(table), dtype="boolean")))
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_replay_gives_the_file_back(table: pd.DataFrame, tmp_path: Path, suffix: str) -> None:
     rng = np.random.default_rng(1)
     p = pd.Series(rng.random(len(table)).round(3)).where(rng.random(len(table)) > 0.2)
     frame = table[["query_id", "memory_id"]].assign(probability=p.to_numpy()).sample(frac=1, random_state=2)
     path = tmp_path / f"mine{suffix}"
-    if suffix == ".csv":
-        frame.to_csv(path, index=False)
-    elif suffix == ".parquet":
-        frame.to_parquet(path)
-    else:
-        path.write_text(
-            "".join(
-                json.dumps({"query_id": q, "memory_id": m, "probability": None if np.isnan(x) else x}) + "\n"
-                for q, m, x in frame.itertuples(index=False)
-            )
-        )
+    {".csv": frame.to_csv, ".parquet": frame.to_parquet}.get(suffix, lambda *a, **k: 0)(path, index=False)
+    if suffix == ".jsonl":
+        frame.to_json(path, orient="records", lines=True)
     verifier = v.get(str(path))
     assert verifier.name == "mine"
     got = judge(verifier, table)["probability"]
     assert np.allclose(got.to_numpy(float, na_value=-1), p.fillna(-1))
 
 
-def test_replay_refuses_what_it_cannot_use(table: pd.DataFrame, tmp_path: Path) -> None:
-    frame = table[["query_id", "memory_id"]].assign(probability=0.5)
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda t: t.iloc[1:], "1 of 240 candidates are not listed"),
+        (lambda t: pd.concat([t, t.iloc[:1]]), r"row 241.*listed twice"),
+        (lambda t: t.assign(probability=7), r"p\.csv, probability, row 1"),
+        (lambda t: t.drop(columns="probability"), "no column 'probability'"),
+    ],
+)
+def test_replay_refuses_what_it_cannot_use(table: pd.DataFrame, tmp_path: Path, change: Any, match: str) -> None:
     path = tmp_path / "p.csv"
-    frame.iloc[1:].to_csv(path, index=False)
-    with pytest.raises(InputError, match="1 of 240 candidates are not listed"):
+    change(table[["query_id", "memory_id"]].assign(probability=0.5)).to_csv(path, index=False)
+    with pytest.raises(InputError, match=match):
         judge(Replay(path), table)
-    pd.concat([frame, frame.iloc[:1]]).to_csv(path, index=False)
-    with pytest.raises(InputError, match=r"row 241.*listed twice"):
-        Replay(path)
-    frame.assign(probability=7).to_csv(path, index=False)
-    with pytest.raises(InputError, match=r"p\.csv, probability, row 1"):
-        Replay(path)
-    frame.drop(columns="probability").to_csv(path, index=False)
-    with pytest.raises(InputError, match="no column 'probability'"):
-        Replay(path)
     with pytest.raises(InputError, match="expected keep_all"):
         v.get("oracle")
 
