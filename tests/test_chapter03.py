@@ -6,8 +6,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from test_chapter04 import table_of
-from test_chapter05 import text_of
+from test_chapter04 import table_of, text_of
 from typer.testing import CliRunner
 
 from companion.book import runs

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
-from test_chapter05 import text_of
 
 from companion import exposure
 from companion.book import runs
@@ -22,6 +21,13 @@ from companion.paths import data_dir
 from companion.stages import published, readers
 
 FAST = {"replicates": 200, "simulations": 50, "top_k": 5}
+
+
+def text_of(run):
+    """Everything that a reader of the executed page would see."""
+    notebook = json.loads(run.notebook.read_text(encoding="utf-8"))
+    data = [output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    return "\n".join("".join(d.get(kind, "")) for d in data for kind in ("text/markdown", "text/html"))
 
 
 def table_of(run, anchor):
