@@ -52,10 +52,11 @@ draws = 10
 
 ```{code-cell} ipython3
 import numpy as np
-from companion.book import say
+from companion.book import glue
 
 values = np.random.default_rng(seed).normal(size=draws)
-say("mean", values.mean(), *np.quantile(values, [0.025, 0.975]), headline=True)
+low, high = np.quantile(values, [0.025, 0.975])
+glue(mean={"estimate": values.mean(), "low": low, "high": high}, headline=True)
 ```
 """
 SMALL_GRID = {"seed": [1, 2, 3, 4], "draws": [10, 100, 1000]}

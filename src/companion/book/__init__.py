@@ -5,7 +5,7 @@ chart or a seaborn figure, ``show_table`` a table, and ``parameters_table`` list
 :mod:`companion.book.charts` has the charts that chapters share.
 """
 
-from companion.book.notebook import Chapter, chapter, glue, parameters_table, say  # noqa: F401
+from companion.book.notebook import Chapter, chapter, glue, parameters_table
 from companion.book.palette import (
     ADMISSIBLE,
     ARM,
@@ -25,8 +25,6 @@ from companion.book.palette import (
 from companion.book.render import Bundle, bundle, figure, show, show_table, style_sheet, table
 from companion.book.text import interval, number
 from companion.book.theme import still_style
-
-show_still, still = show, figure
 
 __all__ = [
     "ADMISSIBLE",

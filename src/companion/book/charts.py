@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from companion.book._charts import *  # noqa: F403  (the first version's, until its chapters have moved)
 from companion.book.palette import ARM_NAMES, CATEGORICAL, HATCH, OURS, PUBLISHED, STATUS, arm_colour
 from companion.book.text import interval, number
 

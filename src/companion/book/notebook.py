@@ -224,13 +224,5 @@ def parameters_table(namespace: Mapping[str, Any] | None = None, source: str | N
     display_bundle(Bundle({"text/html": page, "text/plain": frame.to_string(index=False)}))
 
 
-def say(
-    name: str, estimate: Any, low: Any = None, high: Any = None, *, fmt: str = ".3f", headline: bool = False
-) -> None:
-    """Make one number available to the prose; chapters of the first version call it."""
-    value = estimate if isinstance(estimate, str) else {"estimate": estimate, "low": low, "high": high}
-    glue(fmt=fmt, headline=headline, **{name: value})
-
-
 def _known(value: Any) -> Any:
     return None if not isinstance(value, str) and pd.isna(value) else value

@@ -25,7 +25,7 @@ import pandas as pd
 
 from companion.book import svg as drawings
 from companion.book import theme
-from companion.book.tables import Format, check_name, csv_link, inline_markdown, table_html
+from companion.book.tables import check_name, csv_link, inline_markdown, table_html
 from companion.errors import InputError
 
 #: Set in the environment of runs whose figures nobody looks at, such as those of a sweep without pages.
@@ -67,35 +67,19 @@ def show(chart: Any, **words: Any) -> None:
     display_bundle(figure(chart, **words))
 
 
-def figure(
-    chart: Any,
-    *,
-    name: str,
-    caption: str,
-    alt: str,
-    table: pd.DataFrame | None = None,
-    formats: Mapping[str, Format] | None = None,
-    intervals: Mapping[str, tuple[str, str]] | None = None,
-) -> Bundle:
+def figure(chart: Any, *, name: str, caption: str, alt: str, table: pd.DataFrame | None = None, **kinds: Any) -> Bundle:
     """Build a figure without displaying it; see :func:`show`."""
     check_name(name)
     for text, what in ((alt, "alt text"), (caption, "caption")):
         if not text.strip():
             raise InputError(f"figure {name}: {what} is empty")
-    live = hasattr(chart, "to_dict")
-    data, kind, inside = _chart(chart, name, alt) if live else _still(chart, name, alt)
+    data, kind, inside = _chart(chart, name, alt) if hasattr(chart, "to_dict") else _still(chart, name, alt)
     if table is None and isinstance(getattr(chart, "data", None), pd.DataFrame):
         table = chart.data
     words = f"<figcaption>{inline_markdown(caption)}</figcaption>"
     if table is not None and not table.empty:
-        body = table_html(
-            table,
-            name=f"{name}-data",
-            caption=f"Data of the figure: {caption}",
-            formats=formats,
-            intervals=intervals,
-            max_rows=_TABLE_ROWS,
-        )
+        told = f"Data of the figure: {caption}"
+        body = table_html(table, name=f"{name}-data", caption=told, max_rows=_TABLE_ROWS, **kinds)
         fold = '<details class="companion-behind"><summary>Table behind this figure</summary>'
         words += f"{fold}{body}{csv_link(table, name)}</details>"
     page = f'<figure class="companion-figure" id="fig-{name}" data-companion="{kind}">{inside}{words}</figure>'
@@ -135,31 +119,12 @@ def _still(made: Any, name: str, alt: str) -> tuple[dict[str, Any], str, str]:
 
 
 def table(
-    data: pd.DataFrame,
-    *,
-    name: str,
-    caption: str,
-    formats: Mapping[str, Format] | None = None,
-    intervals: Mapping[str, tuple[str, str]] | None = None,
-    labels: Mapping[str, str] | None = None,
-    row_header: str | None = None,
-    max_rows: int | None = None,
-    fold: str = "",
+    data: pd.DataFrame, *, name: str, caption: str, fold: str = "", max_rows: int | None = None, **kinds: Any
 ) -> Bundle:
     """Build a table without displaying it; see :func:`show_table`."""
     if not caption.strip():
         raise InputError(f"table {name}: caption is empty")
-    body = table_html(
-        data,
-        name=name,
-        caption=caption,
-        formats=formats,
-        intervals=intervals,
-        labels=labels,
-        row_header=row_header,
-        max_rows=max_rows,
-    )
-    page = body + csv_link(data, name)
+    page = table_html(data, name=name, caption=caption, max_rows=max_rows, **kinds) + csv_link(data, name)
     if fold:
         page = f'<details class="companion-behind"><summary>{html.escape(fold)}</summary>{page}</details>'
     plain = data.to_string(index=False, max_rows=max_rows or _TABLE_ROWS)

@@ -47,66 +47,19 @@ HATCH_DEFS = (
 )
 
 
-def _var(name: str) -> str:
-    """Return an ink as pages know it, with the light one for viewers that do not."""
-    return f"var(--companion-{name},{INK['light'][f'--companion-{name}']})"
+@lru_cache(maxsize=1)
+def _config() -> str:
+    text = (resources.files("companion.book") / "assets" / "vega.json").read_text(encoding="utf-8")
+    for name, colour in INK["light"].items():  # as pages know it, with the light one for viewers that do not
+        text = text.replace(f'"${name.removeprefix("--companion-")}"', f'"var({name},{colour})"')
+    text = text.replace('"$colours"', json.dumps(CATEGORICAL)).replace('"$colour"', json.dumps(CATEGORICAL[0]))
+    return text.replace("$font", FONT)
 
 
 def vega_config() -> dict[str, Any]:
-    """Return the Vega-Lite ``config`` of every chart, with ink as CSS variables."""
-    text = {"labelColor": _var("muted"), "titleColor": _var("ink"), "labelFontSize": 12, "titleFontSize": 12}
-    return {
-        "font": FONT,
-        "background": None,
-        "padding": 4,
-        "view": {"stroke": None, "continuousHeight": 260, "discreteHeight": {"step": 26}},
-        "axis": {
-            **text,
-            "titleFontWeight": 600,
-            "titlePadding": 10,
-            "labelPadding": 6,
-            "labelLimit": 220,
-            "labelOverlap": "greedy",
-            "labelSeparation": 6,
-            "gridColor": _var("grid"),
-            "domainColor": _var("rule"),
-            "tickColor": _var("rule"),
-            "tickSize": 4,
-        },
-        "axisX": {"tickCount": 6},
-        "axisY": {"domain": False, "ticks": False, "tickCount": 6},
-        "axisBand": {"grid": False},
-        "legend": {
-            **text,
-            "titleFontWeight": 600,
-            "orient": "top",
-            "direction": "horizontal",
-            "labelLimit": 240,
-            "padding": 0,
-            "offset": 12,
-        },
-        "header": {**text, "titleFontWeight": 600, "labelFontWeight": 600, "labelColor": _var("ink")},
-        "title": {
-            "color": _var("ink"),
-            "subtitleColor": _var("muted"),
-            "fontSize": 15,
-            "fontWeight": 600,
-            "subtitleFontSize": 12.5,
-            "anchor": "start",
-            "frame": "group",
-            "offset": 12,
-            "subtitlePadding": 5,
-        },
-        "range": {"category": list(CATEGORICAL)},
-        "mark": {"color": CATEGORICAL[0]},
-        "bar": {"cornerRadiusEnd": 1.5},
-        "line": {"strokeWidth": 2.25},
-        "point": {"filled": True, "size": 85, "opacity": 1},
-        "circle": {"size": 85, "opacity": 1},
-        "rule": {"color": _var("ink"), "strokeWidth": 1.75},
-        "text": {"color": _var("ink"), "fontSize": 12},
-        "errorbar": {"rule": {"strokeWidth": 2}},
-    }
+    """Return the Vega-Lite ``config`` of every chart (vega.json), with ink as CSS variables."""
+    config: dict[str, Any] = json.loads(_config())
+    return config
 
 
 def literal(value: Any, mode: str = "light") -> Any:
