@@ -380,9 +380,14 @@ def prepare() -> None:
     os.environ.pop("OPENAI_API_KEY", None)
 
 
-def fuzz(count: int, seed: int, keep: Path | None = None, say=print) -> list[str]:
+def fuzz(count: int, seed: int, keep: Path | None = None) -> list[str]:
     """Run a number of cases and return one line for each that failed."""
     prepare()
+    report = os.fdopen(os.dup(1), "w")  # a call whose reader is gone closes standard output for good
+
+    def say(line: str) -> None:
+        print(line, file=report, flush=True)
+
     failures = []
     with tempfile.TemporaryDirectory(prefix="companion-fuzz-") as folder:
         machine = Fuzz(seed, Path(folder))

@@ -117,7 +117,7 @@ def checked_parameters(source: Path, given: Mapping[str, Any]) -> dict[str, Any]
 
 def check_ranges(source: Path, values: Mapping[str, Any], origin: str = "") -> None:
     """Refuse values that a chapter of the book cannot use; any other notebook checks its own."""
-    if source.stem in ranges.CHAPTERS and source.parent == notebooks_dir().resolve():
+    if source.parent == notebooks_dir().resolve():
         try:
             ranges.check(source.stem, values)
         except InputError as error:
@@ -136,16 +136,9 @@ def _conform(value: Any, default: Any, where: str) -> Any:
     if type(value) is not type(default):
         hint = f"; write \"'{value}'\" for text" if isinstance(default, str) else ""
         raise InputError(
-            f"{where}: {_short(value)} is {type(value).__name__}, expected {type(default).__name__} "
+            f"{where}: {ranges.short(value)} is {type(value).__name__}, expected {type(default).__name__} "
             f"(default {default!r}){hint}"
         )
     if isinstance(default, (list, tuple)) and len({type(item) for item in default}) == 1:
         return type(default)(_conform(item, default[0], f"{where}, item {i}") for i, item in enumerate(value, 1))
     return value
-
-
-def _short(value: Any) -> str:
-    try:
-        return repr(value)[:60]
-    except ValueError:  # Python writes no whole number of more than 4,300 digits
-        return "a number of thousands of digits"

@@ -65,8 +65,7 @@ def chapter(name: str, namespace: Mapping[str, Any]) -> Chapter:
     cells = [str(cell) for cell in namespace.get("In", [])]
     declared = find_parameters(cells) or _declared(name)
     _refuse_unknown(name, cells, declared)
-    if name in ranges.CHAPTERS:
-        ranges.check(name, namespace)
+    ranges.check(name, {item.name: namespace.get(item.name, item.default) for item in declared})
     frame = parameters_frame(declared, namespace)
     changed = frame[frame["changed"]]
     if len(changed):

@@ -1,8 +1,8 @@
-"""What the parameters of the chapters may be, in one place.
+"""What the parameters of the chapters may be, in one table by name.
 
-`companion.book.runs` asks before a kernel starts, and every chapter asks again behind its parameters, so
-that plain papermill gives the same answer. The functions a chapter calls check their own arguments too; this table is
-about what a *chapter* can use: the depth to which its rankings are frozen, the arms that its text needs.
+`companion.book.chapters` asks before a kernel starts, and every chapter asks again behind its parameters, so that plain
+papermill gives the same answer. The functions a chapter calls check their own arguments too; this table is about what
+a *chapter* can use: the depth to which its rankings are frozen, the arms that its text needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATHS = frozenset({"evidence", "outcomes", "records", "verifier"})
 """Parameters that may name a file or a folder."""
 
 _DEEPEST = 10_000  # of routes that are searched while a chapter runs
-_OWN, _GLOBAL, _RANDOM = "namespace_dense", "global_dense", "size_matched_random_partition"
+_OWN, _GLOBAL = "namespace_dense", "global_dense"
 
 
 # --- kinds of checks -----------------------------------------------------------------------------------------------
@@ -67,16 +67,13 @@ def several(each: Check, least: int = 1) -> Check:
     return check
 
 
-def one_of(choices: Callable[[Values], Iterable[str]], *, empty: bool = False) -> Check:
-    """Expect one of some words, or with ``empty`` none at all."""
+def one_of(choices: Callable[[Values], Iterable[str]]) -> Check:
+    """Expect one of some words."""
 
     def check(value: Any, values: Values) -> str | None:
-        if empty and value == "":
-            return None
         known = list(choices(values))
-        if isinstance(value, str) and value in known:
-            return None
-        return f"one of {', '.join(known) or 'none: there is nothing to choose from'}{', or nothing' if empty else ''}"
+        good = isinstance(value, str) and value in known
+        return None if good else f"one of {', '.join(known) or 'none: there is nothing to choose from'}"
 
     return check
 
@@ -88,10 +85,6 @@ def every(*checks: Check) -> Check:
         return next((said for said in (one(value, values) for one in checks) if said is not None), None)
 
     return check
-
-
-def _words(*words: str) -> Callable[[Values], Iterable[str]]:
-    return lambda values: words
 
 
 def _holding(*needed: str) -> Check:
@@ -179,8 +172,8 @@ def _depth(names: Callable[[Values], Sequence[str]], arms: Callable[[Values], Se
     return check
 
 
-def _present(*names: str) -> list[str]:
-    return [name for name in names if name in _frozen({})]
+def _beside_gatemem(values: Values) -> list[str]:
+    return list(dict.fromkeys([values["corpus"], *(name for name in _frozen({}) if name == "gatemem")]))
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -232,101 +225,67 @@ def _query(value: Any, values: Values) -> str | None:
 
 
 def _folder(value: Any, values: Values) -> str | None:
-    return None if not value or Path(value).is_dir() else "a folder of tables that exists, or empty for the example"
+    good = isinstance(value, str) and (not value or Path(value).is_dir())
+    return None if good else "a folder of tables that exists, or empty for the example"
 
 
 # --- the table -----------------------------------------------------------------------------------------------------
 
-_SHARE = number(0, 1)
-_TARGET = number(0, 1, above=True)
-_RESAMPLING: dict[str, Check] = {
+_FROZEN_RUN, _SHARE, _TARGET = one_of(_frozen), number(0, 1), number(0, 1, above=True)
+_SEARCHED_DEPTH = whole(1, _DEEPEST)
+_AUDIENCE = {"corpus": _FROZEN_RUN, "arms": several(one_of(lambda v: _frozen_arms(_beside_gatemem(v))), 2)}
+
+NAMES: dict[str, Check] = {
+    "corpus": _live_corpus,
+    "frozen": _FROZEN_RUN,
+    "others": several(_FROZEN_RUN, 0),
+    "records": _folder,
+    "arms": several(one_of(_live_arms)),
+    "reference": one_of(_baselines),
+    "gates": several(one_of(lambda v: ("scope", "policy", "lifecycle")), 0),
+    "stratify": one_of(lambda v: ("axis", "none")),
+    "evidence": _evidence,
+    "outcomes": _outcomes,
+    "verifier": _verifier,
+    "query": _query,
+    "top_k": _SEARCHED_DEPTH,
+    "items": whole(1, _DEEPEST),
+    "target_recall": _TARGET,
+    "infeasibility_cost": number(0),
+    "targets": several(_TARGET),
+    "depths": several(_depth(lambda v: [v["frozen"]], lambda v: v["arms"])),
+    "hidden_rates": several(_SHARE),
+    "rates": several(_SHARE),
+    "false_denial_limit": _SHARE,
+    "kept": several(one_of(_studied), 0),
+    "labels_shown": whole(1, 1000),
+    "seeds": whole(1, 1000),
+    "simulations": whole(1, 100_000),
     "replicates": whole(1, 1_000_000),
     "confidence": number(0, 1, above=True, below=True),
     "seed": whole(0, 2**32 - 1),
 }
-_FROZEN_RUN = one_of(_frozen)
-_SEARCHED_DEPTH = whole(1, _DEEPEST)
+"""Parameter to check, the same in every chapter; a check may rely on those above it."""
 
 CHAPTERS: dict[str, dict[str, Check]] = {
-    "00-front": {
-        "frozen": _FROZEN_RUN,
-        "top_k": _depth(lambda v: [v["frozen"]], lambda v: [_GLOBAL, _OWN]),
-        "false_denial_limit": _SHARE,
-        **_RESAMPLING,
-    },
-    "01-admissibility": {
-        "corpus": _live_corpus,
-        "arms": several(one_of(_live_arms), 2),
-        "top_k": _SEARCHED_DEPTH,
-        "target_recall": _TARGET,
-        "infeasibility_cost": number(0),
-        "query": _query,
-        "hidden_rates": several(_SHARE),
-        **_RESAMPLING,
-    },
+    "00-front": {"top_k": _depth(lambda v: [v["frozen"]], lambda v: [_GLOBAL, _OWN])},
+    "01-admissibility": {"arms": several(one_of(_live_arms), 2)},
     "02-support": {
-        "frozen": _FROZEN_RUN,
-        "others": several(_FROZEN_RUN, 0),
         "arms": every(several(one_of(lambda v: _frozen_arms([v["frozen"]])), 2), _holding(_OWN)),
-        "reference": one_of(_baselines),
         "top_k": every(
             _depth(lambda v: [v["frozen"]], lambda v: v["arms"]),
             _depth(lambda v: v["others"], lambda v: [v["reference"], _OWN]),
         ),
-        "target_recall": _TARGET,
-        "infeasibility_cost": number(0),
-        "targets": several(_TARGET),
-        "depths": several(_depth(lambda v: [v["frozen"]], lambda v: v["arms"])),
-        **_RESAMPLING,
     },
-    "03-verification": {
-        "corpus": _live_corpus,
-        "verifier": _verifier,
-        "false_denial_limit": _SHARE,
-        "top_k": _SEARCHED_DEPTH,
-        "target_recall": _TARGET,
-        "rates": several(_SHARE),
-        "seeds": whole(1, 1000),
-        "kept": several(one_of(_studied), 0),
-        **_RESAMPLING,
-    },
-    "04-exposure": {
-        "outcomes": _outcomes,
-        "stratify": one_of(_words("axis", "none")),
-        "corpus": _FROZEN_RUN,
-        "arms": several(one_of(lambda v: _frozen_arms([v["corpus"], *_present("gatemem")])), 2),
-        "top_k": _depth(lambda v: [v["corpus"], *_present("gatemem")], lambda v: v["arms"]),
-        "simulations": whole(1, 100_000),
-        **_RESAMPLING,
-    },
-    "05-readers": {
-        "evidence": _evidence,
-        "corpus": _live_corpus,
-        "arms": several(one_of(_live_arms)),
-        "top_k": _SEARCHED_DEPTH,
-        "gates": several(one_of(_words("scope", "policy", "lifecycle")), 0),
-        "items": whole(1, _DEEPEST),
-        **_RESAMPLING,
-    },
-    "06-audit": {
-        "records": _folder,
-        "top_k": whole(1, 10_000),
-        "items": whole(1, 100),
-        "target_recall": _TARGET,
-        "labels_shown": whole(1, 1000),
-        **_RESAMPLING,
-    },
-    "07-claims": {
-        "simulations": whole(1, 100_000),
-        **_RESAMPLING,
-    },
+    "04-exposure": {**_AUDIENCE, "top_k": _depth(_beside_gatemem, lambda v: v["arms"])},
+    "06-audit": {"items": whole(1, 100)},
 }
-"""Chapter to parameter to check, in the order of the chapter's own parameters: a check may rely on those above it."""
+"""What a chapter asks of a parameter instead."""
 
 
 def check(chapter: str, values: Values) -> None:
-    """Refuse values that a chapter cannot use."""
-    for name, within in CHAPTERS[chapter].items():
+    """Refuse values that a chapter cannot use; ``values`` are its parameters, and no other names."""
+    for name, within in {**NAMES, **CHAPTERS.get(chapter, {})}.items():
         if name not in values:
             continue
         try:
@@ -334,4 +293,12 @@ def check(chapter: str, values: Values) -> None:
         except InputError as error:
             raise InputError(f"{chapter}, parameter {name}: {error}") from error
         if expected is not None:
-            raise InputError(f"{chapter}, parameter {name}: {values[name]!r}; expected {expected}")
+            raise InputError(f"{chapter}, parameter {name}: {short(values[name])}; expected {expected}")
+
+
+def short(value: Any) -> str:
+    """Write any value for a message."""
+    try:
+        return repr(value)[:200]
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
