@@ -56,7 +56,7 @@ def test_published_parts_of_the_page_are_those_of_the_files(page):
         100 * part["overflips"].sum() / 16
     )
     told = table_of(run, "fig-corruption")
-    paper = told[(told["population"] == "the paper") & (told["error"] == "policy false deny") & (told["from"] == 50)]
+    paper = told[(told["population"] == "the paper") & (told["channel"] == "policy_false_deny") & (told["from"] == 50)]
     assert len(paper) == 1 and paper["low"].isna().all() and paper["estimate"].item() > 0
 
 

@@ -55,6 +55,12 @@ def test_thresholds_are_chosen_on_calibration_cases_only(study: verification.Ver
         curve = verification.operating_curve(judged.calibration, verification.THRESHOLDS, "x")
         best = verification.select(curve)
         assert judged.threshold == (np.inf if best is None else best["threshold"])
+        pd.testing.assert_frame_equal(
+            judged.calibration_curve[np.isfinite(judged.calibration_curve["threshold"])].drop(columns="verifier"),
+            curve.drop(columns="verifier"),
+        )
+        told = judged.analysis_curve.set_index("threshold").loc[0.5, "violation_recall"]
+        assert told == verification.measure(judged.analysis, 0.5)["violation_recall"].item()
         assert not set(judged.calibration["query_id"]) & set(judged.analysis["query_id"])
         assert set(judged.analysis["split"]) == {"analysis"}
 

@@ -269,9 +269,8 @@ class _Run:
         self.spellings = [json.dumps(key)[1:-1], key] if len(key) >= 8 else []
         self.fatal: str | None = None
         self.reached, self.missed = False, 0  # whether the server has said anything; requests without a connection
-        self.spent, self.next_start = log.spent(), 0.0
+        self.spent, self.next_start, self.out = log.spent(), 0.0, dict[str, ChatAnswer]()
         self.flying: dict[Future[ChatAnswer], tuple[str, ChatRequest]] = {}
-        self.out: dict[str, ChatAnswer] = {}
 
     def all(
         self, todo: Mapping[str, ChatRequest], total: int, progress: Callable[[int, int], None] | None
@@ -367,7 +366,7 @@ class _Run:
         usage = getattr(reply, "usage", None)
         counts = (getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None))
         told = all(isinstance(c, int) and c >= 0 for c in counts)
-        used = counts if told else (self.settings.input_bound(request), self.settings.max_tokens)
+        used: tuple[Any, Any] = counts if told else (self.settings.input_bound(request), self.settings.max_tokens)
         how, cost = "reported" if told else "estimated", self.settings.price(*used)
         model = getattr(reply, "model", None)
         return ChatAnswer(request.id, "answered", self.scrub(text), choice.finish_reason, model, *used, how, cost)

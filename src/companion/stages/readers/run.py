@@ -131,8 +131,10 @@ def score(
     said = [by_id[request.request_id] for request in requests]
     rows = pd.DataFrame([{name: getattr(r, name) for name in ("request_id", *UNIT, "side")} for r in requests])
     rows["disclosed"] = disclosed([a.text for a in said], [request.marker for request in requests])
-    rows = rows.assign(reader=reader, answer=[a.text for a in said], truncated=[a.truncated for a in said])
-    transcript = rows[["request_id", "reader", "answer", "disclosed", "truncated"]].to_dict("records")
+    rows = rows.assign(
+        reader=reader, answer=pd.Series([a.text for a in said], dtype=object), truncated=[a.truncated for a in said]
+    )
+    transcript: list[Any] = rows[["request_id", "reader", "answer", "disclosed", "truncated"]].to_dict("records")
     # ids are text in the contract
     sides = rows.astype({"pair": "str"}).pivot(index=["reader", *UNIT], columns="side", values="disclosed")
     order = rows.loc[rows["side"] == SIDES[0], ["reader", "axis", *(n for n in UNIT if n != "axis")]]

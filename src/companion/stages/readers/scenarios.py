@@ -322,7 +322,8 @@ def _ids(scenarios: ScenarioSet) -> Iterator[str]:
     from companion.stages import published
 
     given = {pair.scenario: pair.axis for pair in scenarios.pairs}
-    told = published.table("exposure_outcomes").drop_duplicates("scenario").set_index("scenario")["axis"].to_dict()
+    units = published.table("exposure_outcomes")
+    told = dict(zip(units["scenario"].astype(str), units["axis"].astype(str), strict=True))
     for scenario, axis in told.items():
         if given.get(scenario) != axis:
             yield f"scenario {scenario}: axis {given.get(scenario)}; the published study has it under {axis}"

@@ -8,6 +8,7 @@ discrimination look at candidates whose status is known, and the share of those 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -161,7 +162,7 @@ def rate_intervals(
     units = pd.concat([_rate_units(candidates, t) for t in thresholds], ignore_index=True)
     # pooled rates keep the strata of the design in the resampling; a group found in two strata is a cluster in each
     units["cluster"] = units["stratum"] + "\x1f" + units["group"].astype("str")
-    design = {"source": None, "stratum": "stratum"} if by is None else {"source": by, "stratum": None}
+    design: dict[str, Any] = {"source": by, "stratum": "stratum" if by is None else None}
     table = estimate(
         units, list(RATES), by=["threshold"], unit="unit", cluster="cluster", resampling=resampling, **design
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ def filter_route(candidates: pd.DataFrame, drop: NDArray[np.bool_], arm: str) ->
 
 
 def score_filtered(
-    records: Records, candidates: pd.DataFrame, drops: Mapping[str, NDArray[np.bool_]], **scored_by: float
+    records: Records, candidates: pd.DataFrame, drops: Mapping[str, NDArray[np.bool_]], **scored_by: Any
 ) -> pd.DataFrame:
     """Score the route that keeps everything and every filtered one, on the candidates' queries only.
 
@@ -63,7 +64,7 @@ def route_effects(per_case: pd.DataFrame, resampling: Resampling | None = None) 
 
 def route_effect(effects: pd.DataFrame, arm: str, metric: str, stratum: str = MACRO) -> pd.Series:
     """Return the one row of :func:`route_effects` for an arm and a metric."""
-    keys = effects.set_index(["arm", "metric", "stratum"]).sort_index()
-    if (arm, metric, stratum) not in keys.index:
+    wanted = (effects["arm"] == arm) & (effects["metric"] == metric) & (effects["stratum"] == stratum)
+    if wanted.sum() != 1:
         raise InputError(f"route effects: no row for arm {arm!r}, metric {metric!r}, stratum {stratum!r}")
-    return keys.loc[(arm, metric, stratum)]
+    return effects[wanted].iloc[0]

@@ -85,20 +85,19 @@ class KeepAll(Untrained):
     name = "keep_all"
     description = "Gives every candidate probability 0."
 
+    value = 0.0
+
     def probability(self, candidates: pd.DataFrame) -> pd.Series:
-        """Return 0 throughout."""
-        return pd.Series(0.0, index=candidates.index, dtype="Float64")
+        """Return the same value throughout."""
+        return pd.Series(self.value, index=candidates.index, dtype="Float64")
 
 
-class DenyAll(Untrained):
+class DenyAll(KeepAll):
     """Holds everything for a violation: what perfect detection costs when it is bought with the evidence."""
 
     name = "deny_all"
     description = "Gives every candidate probability 1."
-
-    def probability(self, candidates: pd.DataFrame) -> pd.Series:
-        """Return 1 throughout."""
-        return pd.Series(1.0, index=candidates.index, dtype="Float64")
+    value = 1.0
 
 
 class ReleasedMetadata(Untrained):
