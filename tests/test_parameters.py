@@ -90,17 +90,8 @@ def test_values_out_of_range_are_refused_before_a_kernel_starts(stem, name, valu
 def test_depth_depends_on_the_arms_and_an_arm_that_is_whole_has_none():
     chapter = runs.find_notebook("02")
     assert runs.checked_parameters(chapter, {"top_k": 100})["top_k"] == 100
-<<<<<<< HEAD
-    shallow = {
-        "frozen": "gatemem",
-        "top_k": 50,
-        "depths": [20],
-        "arms": ["global_dense", "namespace_dense", "global_bm25"],
-    }
-=======
     two = ["global_dense", "namespace_dense"]
     shallow = {"frozen": "gatemem", "top_k": 50, "depths": [20], "arms": [*two, "global_bm25"]}
->>>>>>> 2b0cd90 (One table of parameters by name; chapters state only what they ask instead)
     with pytest.raises(InputError, match="at most 20"):  # global_bm25 is kept to 20 there
         runs.checked_parameters(chapter, shallow)
     assert runs.checked_parameters(chapter, {**shallow, "arms": two})["top_k"] == 50
