@@ -302,7 +302,7 @@ def test_parameters_are_read_with_their_comments_and_compared_by_type():
         ("arm", "a", "which route"),
         ("top_k", 20, "kept"),
         ("x", 1.0, ""),
-        ("names", ["a", "b"], "first"),
+        ("names", ["a", "b"], ""),
     ]
     frame = parameters_frame(found, {"arm": "a", "top_k": 20, "x": 1, "names": ["a", "b"]})
     assert frame["changed"].tolist() == [False, False, True, False]

@@ -162,6 +162,7 @@ def add_script(app: Sphinx, pagename: str, templatename: str, context: dict[str,
 
 def describe(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Tell search engines and messengers what a page is about: its first sentences, and a picture of the book."""
+    context["book_title"] = app.config.html_title
     if pagename == app.config.root_doc:
         context["docstitle"] = ""  # or its title would read "X - X"
     paragraphs = [part.astext() for part in doctree.findall(nodes.paragraph)] if doctree is not None else []

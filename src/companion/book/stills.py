@@ -76,7 +76,7 @@ def forest(
         ax.set_ylim(len(items) - 0.5, -0.5)
         ax.grid(visible=False, axis="y")
         if series:
-            ax.legend(loc="best")
+            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names), borderaxespad=0.2)
     return ax
 
 
