@@ -20,7 +20,6 @@ from companion.book.palette import (
     arm_colour,
     arm_name,
     arm_scale,
-    status_scale,
 )
 from companion.book.render import Bundle, bundle, figure, show, show_table, style_sheet, table
 from companion.book.text import interval, number
@@ -51,7 +50,6 @@ __all__ = [
     "parameters_table",
     "show",
     "show_table",
-    "status_scale",
     "still_style",
     "style_sheet",
     "table",

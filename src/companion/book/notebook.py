@@ -57,10 +57,6 @@ def chapter(name: str, namespace: Mapping[str, Any]) -> Chapter:
     ------
     InputError
         On a parameter that the page does not have, or a value that it cannot use.
-
-    Examples
-    --------
-    >>> page = chapter("02-support", globals())  # doctest: +SKIP
     """
     cells = [str(cell) for cell in namespace.get("In", [])]
     declared = find_parameters(cells) or _declared(name)

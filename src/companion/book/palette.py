@@ -102,12 +102,3 @@ def arm_scale(arms: Iterable[str]) -> alt.Scale:
     domain = list(dict.fromkeys(arms))
     codes = {name: code for code, name in ARM_NAMES.items()}
     return alt.Scale(domain=domain, range=[arm_colour(codes.get(arm, arm)) for arm in domain])
-
-
-def status_scale(
-    admissible: str = "admissible", inadmissible: str = "inadmissible", unresolved: str = "unresolved"
-) -> alt.Scale:
-    """Return the Altair colour scale of the three states; unresolved is always hatched grey."""
-    import altair as alt
-
-    return alt.Scale(domain=[admissible, inadmissible, unresolved], range=[ADMISSIBLE, INADMISSIBLE, HATCH])
