@@ -15,7 +15,7 @@ from companion.bootstrap import Resampling
 from companion.errors import InputError
 from companion.paths import data_dir
 from companion.stages import agreement
-from companion.stages.agreement import PairTable, alpha, alpha_interval, exact_agreement, rebuild_table
+from companion.stages.agreement import PairTable, alpha, alpha_interval, rebuild_table
 
 PUBLISHED_TABLES = {"prohibited": (2, 24, 181), "scope": (30, 1, 176), "usable_evidence": (83, 6, 118)}
 
@@ -48,19 +48,13 @@ def test_alpha_is_the_textbook_alpha(rows: list[tuple[object, ...]]) -> None:
     assert np.isnan(got) if truth is None else got == pytest.approx(float(truth), abs=1e-12)
 
 
-def test_exact_agreement_counts_full_records_only() -> None:
-    ratings = pd.DataFrame({"x": [1, 1, None, 0], "y": [1, 0, 1, 0]})
-    assert exact_agreement(ratings) == pytest.approx(2 / 3)
-    assert np.isnan(exact_agreement(pd.DataFrame({"x": [None], "y": [1]})))
-
-
 @pytest.mark.parametrize("axis", sorted(PUBLISHED_TABLES))
 def test_rebuilt_tables_give_the_published_figures(axis: str) -> None:
     row = agreement.published().loc[axis]
     assert (row["both_yes"], row["split"], row["both_no"]) == PUBLISHED_TABLES[axis]
     ratings = PairTable(*PUBLISHED_TABLES[axis]).ratings()
     assert round(alpha(ratings), 6) == round(row["alpha"], 6)
-    assert exact_agreement(ratings) == pytest.approx(row["exact_agreement"], abs=1e-12)
+    assert ratings["annotator_1"].eq(ratings["annotator_2"]).mean() == pytest.approx(row["exact_agreement"], abs=1e-12)
 
 
 @pytest.mark.parametrize("axis", ["relevance", "lifecycle"])
@@ -121,14 +115,14 @@ def test_one_answer_throughout_is_undefined() -> None:
     assert np.isnan([got.alpha, got.low, got.high]).all() and got.undefined == 50
 
 
-def test_prevalence_grid_shows_the_fall() -> None:
-    grid = agreement.prevalence_grid(207, splits=np.array([24]))
-    assert len(grid) == 207 - 24 + 1 and (grid["agreement"] == 183 / 207).all()
-    at = grid.set_index("both_yes")["alpha"]
-    assert at[2] == pytest.approx(0.082901554, abs=1e-8)
-    assert at.idxmax() in (91, 92) and at.max() > 0.76  # the same 88.4% with balanced answers
-    # alpha is below zero when nobody ever agrees on the rare answer
-    assert at[0] < 0
+def test_alpha_falls_with_the_rarer_answer_while_agreement_stays() -> None:
+    tables = [PairTable(yes, 24, 183 - yes) for yes in range(184)]
+    assert {table.exact_agreement for table in tables} == {183 / 207}
+    alphas = [table.alpha for table in tables]
+    assert alphas[2] == pytest.approx(0.082901554, abs=1e-8)
+    assert np.argmax(alphas) in (91, 92) and max(alphas) > 0.76  # the same 88.4% with balanced answers
+    assert alphas[0] < 0  # nobody ever agrees on the rare answer
+    assert PairTable(1, 2, 3).prevalence == pytest.approx(4 / 12)
 
 
 def test_specific_agreement_separates_the_two_answers() -> None:
@@ -194,7 +188,6 @@ def test_judges_agree_as_a_plain_count_says() -> None:
         lambda: PairTable(0, 0, 0),
         lambda: rebuild_table(1.2, 0.5, 10),
         lambda: alpha_interval(pd.DataFrame({"x": [], "y": []})),
-        lambda: agreement.prevalence_grid(10, splits=np.array([11])),
     ],
 )
 def test_bad_input_is_refused(call: object) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from companion import fixed_depth, logic
+from companion import fixed_depth
 from companion.errors import InputError
-from companion.stages import studies
 from companion.tables import Records
 
 ARMS = ("global", "own | namespace", "nothing found")
@@ -169,46 +168,3 @@ def test_unknown_references_and_metrics_are_refused():
         fixed_depth.summarise_fixed_depth(per_query, reference="gone")
     with pytest.raises(InputError, match="unknown metric 'loss'"):
         fixed_depth.summarise_fixed_depth(per_query, metrics=["loss"])
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", [None, "privacy"])
-def test_crossing_and_open_axes_equal_plain_loops(seed, kind):
-    records = build(seed)
-    assert records.rankings is not None
-    asked = records.queries if kind is None else records.queries[records.queries["query_type"] == kind]
-    wanted = None if kind is None else list(asked["query_id"])
-    home = dict(zip(records.memories["memory_id"], records.memories["namespace"], strict=True))
-    listed = {(r.query_id, r.memory_id): r for r in records.labels.itertuples()}
-    shares: dict[tuple[str, str, str], list[float]] = {}
-    opened: dict[tuple[str, str], int] = {}
-    for arm, query in itertools.product(ARMS, asked.itertuples()):
-        rows = records.rankings
-        route = rows[(rows["arm"] == arm) & (rows["query_id"] == query.query_id) & (rows["rank"] <= 5)]
-        counts = dict.fromkeys(studies.CROSSING_METRICS, 0)
-        for memory in route["memory_id"]:
-            label = listed.get((query.query_id, memory))
-            axes = [home[memory] == query.namespace, None, None]
-            if label is not None:
-                axes = [None if pd.isna(v) else bool(v) for v in (label.scope, label.policy, label.lifecycle)]
-            counts["admissible"] += all(axes)
-            counts["inadmissible"] += False in axes
-            for name, value in zip(studies.CROSSING_METRICS[3:], axes, strict=True):
-                counts[name] += value is False
-            if False not in axes and None in axes:
-                counts["unresolved"] += 1
-                names = ", ".join(a for a, v in zip(logic.AXES, axes, strict=True) if v is None)
-                opened[arm, names] = opened.get((arm, names), 0) + 1
-        if len(route):
-            for name, count in counts.items():
-                shares.setdefault((arm, name, query.source), []).append(count / len(route))
-    table = studies.crossing(records, top_k=5, queries=wanted, replicates=20)
-    for row in table.itertuples():
-        means = [np.mean(v) for (arm, name, _), v in shares.items() if (arm, name) == (row.arm, row.metric)]
-        # A mean over fewer sources would be another quantity: an arm that is silent in one of them has none.
-        assert row.estimate == pytest.approx(np.mean(means) if len(means) == 2 else np.nan, nan_ok=True)
-    found = studies.open_axes(records, top_k=5, queries=wanted)
-    assert {(r.arm, r.axes): r.items for r in found.itertuples()} == opened
-    assert found.groupby("arm")["share"].sum().to_numpy() == pytest.approx(1)
-    with pytest.raises(InputError, match="none of the 1 queries"):
-        studies.crossing(records, top_k=5, queries=["q-of-nobody"])

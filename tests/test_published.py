@@ -46,33 +46,6 @@ def test_hiding_labels_keeps_recall_and_opens_the_bounds(rhelm):
     assert half == pytest.approx(0.5, abs=0.05)
 
 
-def test_crossing_shares_equal_a_plain_count(rhelm):
-    table = support.crossing(rhelm, top_k=5, arms=["global_dense"], replicates=50).set_index("metric")["estimate"]
-    rows = rhelm.rankings[(rhelm.rankings["arm"] == "global_dense") & (rhelm.rankings["rank"] <= 5)]
-    namespace = rhelm.memories.set_index("memory_id")["namespace"]
-    asker = rhelm.queries.set_index("query_id")["namespace"]
-    wrong = [namespace[m] != asker[q] for q, m in zip(rows["query_id"], rows["memory_id"], strict=True)]
-    expected = pd.Series(wrong).groupby(rows["query_id"].to_numpy()).mean().mean()
-    assert table["wrong_scope"] == pytest.approx(expected)
-    assert table[["admissible", "unresolved", "inadmissible"]].sum() == pytest.approx(1)
-    with pytest.raises(InputError, match="arm 'none'"):
-        support.crossing(rhelm, top_k=5, arms=["none"])
-
-
-def test_walk_through_agrees_with_the_scores(rhelm):
-    study = support.study(rhelm, resampling=Resampling(replicates=10))
-    query = support.telling_query(study)
-    route = support.walk_through(study, query, depth=20)
-    scored = study.per_query[study.per_query["query_id"] == query].set_index("arm")
-    for arm, rows in route.groupby("arm"):
-        size = scored.loc[arm, "matched_prefix"]
-        if pd.notna(size):
-            inside = rows[rows["rank"] <= size]
-            assert (inside["status"] == "inadmissible").sum() == scored.loc[arm, "violation_count"]
-    with pytest.raises(InputError, match="query 'x'"):
-        support.walk_through(study, "x", depth=3)
-
-
 def rename(records, source):
     """Return the same run as if it were that of another source."""
     swap = {c: lambda t, c=c: source + ":" + t[c] for c in ("query_id", "memory_id", "namespace", "group")}

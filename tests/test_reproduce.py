@@ -301,12 +301,3 @@ def test_the_front_page_gives_each_sentence_its_figures_and_an_honest_verdict(ta
 def test_every_figure_belongs_to_a_sentence(table):
     keys = zip(table["claim"], table["subject"], table["metric"], strict=True)
     assert {findings.sentence_of(*key) for key in keys} == set(findings.SENTENCES)
-
-
-def test_findings_carry_intervals(monkeypatch):
-    found = findings.all_findings(FAST, simulations=60)
-    assert found[["estimate", "low", "high"]].notna().all(axis=None)
-    assert ((found["low"] <= found["estimate"]) & (found["estimate"] <= found["high"])).all()
-    assert set(findings.all_findings(FAST, simulations=60, kinds=["annotators' alpha"])["on"]) == {
-        "scope", "prohibited", "usable_evidence"
-    }  # fmt: skip

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from companion.bootstrap import Resampling
 from companion.cli import verify as commands
 from companion.errors import InputError
-from companion.stages import studies, verification
+from companion.stages import support, verification
 from companion.stages.verification.cases import stable_order
 from companion.tables import Records
 
@@ -118,7 +118,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, world: Records) -> tuple[CliRunner, 
         work = pd.DataFrame({"arm": arms[0], "query_id": world.queries["query_id"], "candidates_scored": 100})
         return Records(world.memories, world.queries, world.labels, rows, work)
 
-    monkeypatch.setattr(studies, "live", live)
+    monkeypatch.setattr(support, "live", live)
     app = typer.Typer()
     commands.register(app)
     return CliRunner(), app

@@ -18,7 +18,7 @@ import pandas as pd
 from companion import ledger
 from companion.errors import InputError
 from companion.ledger import PromptBudget
-from companion.stages import studies
+from companion.stages import support
 from companion.tables import Records, write_table
 
 ROUTE = "memory_search"
@@ -47,14 +47,14 @@ class Planted:
 def demo_records(source: str | None = None, top_k: int = 10, prompt_items: int = 5) -> Records:
     """Search the demo corpus for one system under audit, with a ledger of its prompts."""
     # Deeper than shown, so that a route from which one memory is taken still has its length.
-    found = studies.live("demo", [*_ARMS, *_HELPERS], top_k=2 * top_k)
+    found = support.live("demo", [*_ARMS, *_HELPERS], top_k=2 * top_k)
     if source is not None:
         queries = found.queries[found.queries["source"] == source]
         if queries.empty:
             raise InputError(f"source {source!r}: the demo corpus has {', '.join(found.queries['source'].unique())}")
         found = _only(found, set(queries["query_id"]), source)
     rankings = found.rankings
-    assert rankings is not None  # studies.live ranks
+    assert rankings is not None  # support.live ranks
     found = replace(found, rankings=rankings.assign(arm=rankings["arm"].replace(_ARMS)), work=None).check()
     shown = found.rankings
     assert shown is not None

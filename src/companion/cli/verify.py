@@ -94,11 +94,11 @@ def candidates(
 ) -> None:
     """Rank, draw the cases, and write their candidates with both texts and the split, without any label."""
     from companion import corpora, tables
-    from companion.stages import studies, verification
+    from companion.stages import support, verification
 
     tables.format_of(out)
     refuse_overwriting([out], [corpora.get(corpus).where()])
-    ranked = studies.live(corpus, [arm], top_k=top_k, encoder=encoder).check()
+    ranked = support.live(corpus, [arm], top_k=top_k, encoder=encoder).check()
     _, table = verification.judged_candidates(ranked, arm=arm, top_k=top_k)
     columns = ["query_id", "memory_id", "split", "query_text", "memory_text"]
     tables.write_table(table[columns], out)

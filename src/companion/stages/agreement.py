@@ -99,13 +99,6 @@ def alpha(ratings: pd.DataFrame) -> float:
     return _alpha_of_counts(answer_counts(ratings))
 
 
-def exact_agreement(ratings: pd.DataFrame) -> float:
-    """Share of fully answered records on which all annotators agree; NaN where there is none."""
-    counts = answer_counts(ratings)
-    full = counts.sum(axis=1) == ratings.shape[1]
-    return float((counts[full].max(axis=1) == ratings.shape[1]).mean()) if full.any() else float("nan")
-
-
 def answer_counts(ratings: pd.DataFrame) -> NDArray[np.int64]:
     """Count how many annotators gave each answer: shape (n records, v distinct answers)."""
     if ratings.shape[1] < 2:
@@ -120,26 +113,10 @@ def answer_counts(ratings: pd.DataFrame) -> NDArray[np.int64]:
 def rebuild_table(agreement: float, alpha: float, n: int, tolerance: float = 5e-7) -> PairTable | None:
     """Find the two-answer table that gives a published agreement and alpha.
 
-    Parameters
-    ----------
-    agreement, alpha : float
-        Exact agreement (0 to 1) and nominal alpha of two annotators.
-    n : int
-        Number of records, all answered by both.
-    tolerance : float
-        Largest accepted distance in either figure; the default keeps six decimals.
-
-    Returns
-    -------
-    PairTable or None
-        None when no whole-number table fits: then the question had more than two answers, or a figure is off.
-        Swapping yes and no changes neither figure, so of the two mirror images the one with the rarer yes is
-        returned, the convention of the paper's axes.
-
-    Raises
-    ------
-    InputError
-        An agreement outside 0 to 1, no records, or a tolerance too wide to tell two tables apart.
+    Both figures are over ``n`` records answered by both, to a ``tolerance`` of six decimals. None where no whole-number
+    table fits: then the question had more than two answers, or a figure is off. Of a table and its mirror image, which
+    have the same figures, the one with the rarer yes is returned, the convention of the paper's axes. Refused: a share
+    outside 0 to 1, no records, a tolerance too wide to tell two tables apart.
     """
     if not 0 <= agreement <= 1 or n < 1:
         raise InputError(f"agreement {agreement} over {n} records; expected a share from 0 to 1 and a record or more")
@@ -157,13 +134,11 @@ def _tables_with(split: int, n: int) -> Iterator[PairTable]:
     return (PairTable(yes, split, n - split - yes) for yes in range((n - split) // 2 + 1))
 
 
-def other_margins(table: PairTable, answers: int = 3) -> list[tuple[int, ...]]:
+def other_margins(table: PairTable) -> list[tuple[int, int, int]]:
     """List how often each of three answers may have been given where agreement and alpha are those of ``table``.
 
     Both depend only on the number of split records and on the sum of squares of these 2n answers.
     """
-    if answers != 3:
-        raise InputError(f"other margins: {answers} answers; expected 3")
     total = 2 * table.n
     yes = 2 * table.both_yes + table.split
     square = yes**2 + (total - yes) ** 2
@@ -289,46 +264,11 @@ def _measures(counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
         return {"exact_agreement": same, "kappa": (same - chance) / (1 - chance), "alpha": nominal}
 
 
-def prevalence_grid(n: int = 207, splits: NDArray[np.int64] | None = None, step: int = 1) -> pd.DataFrame:
-    """Alpha at every prevalence for given numbers of split records: the data of the chapter's explorer.
-
-    Parameters
-    ----------
-    n : int
-        Records.
-    splits : ndarray of int, optional
-        Numbers of split records to show; all up to 30% of the records by default.
-    step : int
-        Thin the grid: every ``step``-th number of records with a yes from both.
-
-    Returns
-    -------
-    DataFrame
-        split, both_yes, both_no (int64); agreement, prevalence (share of yes answers), alpha, yes_agreement,
-        no_agreement (float64, NaN where undefined). Prevalence runs over 0 to 1.
-
-    Raises
-    ------
-    InputError
-        No records, or a number of splits outside 0 to n.
-    """
-    chosen = np.arange(int(0.3 * n) + 1) if splits is None else np.asarray(splits, dtype=np.int64)
-    if n < 1 or step < 1 or (len(chosen) and not (chosen.min() >= 0 and chosen.max() <= n)):
-        raise InputError(f"prevalence grid: n {n}, step {step}, splits {chosen}; expected 1 <= n, 0 <= split <= n")
-    names = (*_COUNTS, "prevalence", "alpha", "yes_agreement", "no_agreement")
-    tables = [PairTable(yes, int(s), n - int(s) - yes) for s in chosen for yes in range(0, n - s + 1, step)]
-    rows = [{name: getattr(t, name) for name in names} | {"agreement": t.exact_agreement} for t in tables]
-    return pd.DataFrame(rows)
-
-
 def published() -> pd.DataFrame:
     """Read the published agreement of the 207 records, with a two-answer table behind it where there is one.
 
-    Returns
-    -------
-    DataFrame
-        One row per axis, index ``axis``: n, exact_agreement, alpha as published; both_yes, split, both_no (Int64,
-        ``<NA>`` where no two-answer table gives the figures).
+    One row per axis, index ``axis``: n, exact_agreement, alpha as published; both_yes, split, both_no (Int64, ``<NA>``
+    where no two-answer table gives the figures).
     """
     rows = paper.figures("agreement")
     wide = rows.pivot_table(index="subject", columns="metric", values="published", sort=False)

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from companion.bootstrap import DEFAULT_CONFIDENCE, Resamples
 from companion.errors import InputError
 from companion.exposure import CELLS, GAP, unit_effects
 
-__all__ = ["ExposureModel", "exposure_coverage", "exposure_model", "group_coverage"]
+__all__ = ["ExposureModel", "exposure_coverage", "exposure_model"]
 
 _BLOCK = 250  # simulated studies that share one set of resamples
 _SLACK = 1e-9  # estimates are discrete and may equal the truth or an end exactly
@@ -125,51 +125,6 @@ def exposure_coverage(
     return _table(rows, simulations, replicates, confidence, seed)
 
 
-def group_coverage(
-    values: ArrayLike | pd.Series,
-    groups: ArrayLike | pd.Series,
-    *,
-    between_sd: float | None = None,
-    simulations: int = 2000,
-    replicates: int = 2000,
-    confidence: float = DEFAULT_CONFIDENCE,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Estimate the real coverage of group-bootstrap intervals of a mean paired difference."""
-    table = pd.DataFrame({"value": np.asarray(values, dtype=np.float64), "group": np.asarray(groups, dtype=object)})
-    # In a fixed order, so that the same seed gives the same table however the rows came.
-    table = table[table["value"].notna()].assign(group=table["group"].map(str)).sort_values(["group", "value"])
-    sizes = table.groupby("group", sort=False).size().to_numpy()
-    if len(sizes) < 2 or sizes.max() < 2 or not np.isfinite(table["value"]).all():
-        raise InputError(
-            f"coverage: groups of {sizes.tolist()} differences; expected finite ones, two groups, one of at least two"
-        )
-    deviations, within_sd, estimated = _variance_components(table, sizes)
-    between = estimated if between_sd is None else float(between_sd)
-    if not 0 <= between < np.inf:
-        raise InputError(f"coverage: between_sd is {between}; expected a number of at least 0")
-    truth = float(table["value"].mean())
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    counts = sizes.astype(np.float64)
-    one_stratum = np.zeros(len(sizes), dtype=np.int64)
-    found: dict[str, list[Interval]] = {"percentile, groups": [], "t, groups": []}
-    for rng, count, sub_seed in _blocks(simulations, seed):
-        resamples = Resamples(sub_seed, replicates, confidence, (len(sizes),))
-        noise = np.add.reduceat(rng.choice(deviations, size=(count, len(table))), starts, axis=1)
-        sums = noise + counts * (truth + rng.normal(0.0, between, size=(count, len(sizes))))
-        found["percentile, groups"].append(_percentile(sums, counts, resamples))
-        found["t, groups"].append(_student(sums, counts, one_stratum, confidence))
-    rows = [_row("difference", name, truth, ends) for name, ends in found.items()]
-    result = _table(rows, simulations, replicates, confidence, seed)
-    result.attrs["settings"] |= {
-        "n_groups": len(sizes),
-        "n_queries": len(table),
-        "between_sd": between,
-        "within_sd": within_sd,
-    }
-    return result
-
-
 def _blocks(simulations: int, seed: int) -> Iterator[tuple[np.random.Generator, int, int]]:
     """Split the simulations into blocks with independent data and independent resamples."""
     if simulations < 1 or seed < 0:
@@ -202,19 +157,6 @@ def _student(sums: Array, counts: Array, strata: NDArray[np.integer[Any]], confi
     error = np.sqrt((centred**2 * (sizes / (sizes - 1))[strata]).sum(axis=1))
     reach = stats.t.ppf((1 + confidence) / 2, len(strata) - len(sizes)) * error
     return mean - reach, mean + reach
-
-
-def _variance_components(table: pd.DataFrame, sizes: NDArray[np.integer[Any]]) -> tuple[Array, float, float]:
-    """One-way analysis of variance: rescaled deviations, their standard deviation, and that between groups."""
-    means = table.groupby("group", sort=False)["value"].transform("mean")
-    deviations = (table["value"] - means).to_numpy()
-    n, g = len(table), len(sizes)
-    within = float((deviations**2).sum() / (n - g))
-    between_mean_square = float(((means - table["value"].mean()) ** 2).sum() / (g - 1))
-    effective = (n - (sizes**2).sum() / n) / (g - 1)
-    between = max(0.0, (between_mean_square - within) / effective)
-    # Deviations from a group's own mean are too small on average: bring their variance back to the estimate.
-    return deviations * np.sqrt(n / (n - g)), float(np.sqrt(within)), float(np.sqrt(between))
 
 
 def _row(statistic: str, method: str, truth: float, ends: list[Interval]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 
 from companion import exposure
 from companion.bootstrap import MACRO, Resampling
-from companion.stages import agreement, headline, published
+from companion.stages import headline, published
 
 SAME, HOLDS, SIGN, UNCHECKED = "same data: equal", "identity holds", "other encoder: same sign", "not checked"
 _FAILS = {SAME: "same data: differs", HOLDS: "identity fails", SIGN: "other encoder: other sign"}
@@ -238,58 +238,3 @@ def interval_coverage(reader: str = "deepseek-v4-pro", simulations: int = 1000, 
     model = coverage.exposure_model(published.table("exposure_outcomes"), reader)
     table = coverage.exposure_coverage(model, simulations=simulations, seed=seed)
     return table[table["statistic"] == "relevant_inadmissible"].reset_index(drop=True)
-
-
-def all_findings(
-    resampling: Resampling | None = None, simulations: int = 1000, kinds: Sequence[str] = ()
-) -> pd.DataFrame:
-    """List the companion's own findings, none of them the paper's: finding (key), on, estimate, low, high, reading."""
-    rows = pd.DataFrame([row for make in _FINDINGS for row in make(resampling or Resampling(), simulations)])
-    return rows[rows["finding"].isin(kinds)] if kinds else rows
-
-
-def _finding(finding: str, on: str, value: Any, reading: str) -> dict[str, Any]:
-    ends = {end: float(value[end]) for end in ("estimate", "low", "high")}
-    return {"finding": finding, "on": on, **ends, "reading": reading}
-
-
-def _find_prefix(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
-    for row in prefix_by_source(how).to_dict("records"):
-        reading = f"feasibility is {row['feasibility_share']:.0%} of the reduction in loss"
-        yield _finding("prefix part of the loss", row["source"], row, reading)
-
-
-def _find_scenario(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
-    for (rule, left_out), part in inadmissible_effects(resampling=how).groupby(["rule", "left_out"], sort=False):
-        count = f"{int(part['excludes_zero'].sum())} of {len(part)} readers' intervals exclude zero"
-        on = f"{rule}, without {left_out}" if left_out else str(rule)
-        for row in part.to_dict("records"):
-            yield _finding(f"effect of showing a forbidden memory, {on}", row["reader"], row, count)
-
-
-def _find_agreement(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
-    for axis, table in agreement.published_tables().items():
-        value = agreement.alpha_interval(table.ratings(), how)
-        reading = f"one table: {table.both_yes} both yes, {table.split} split, {table.both_no} both no"
-        yield _finding(
-            "annotators' alpha", axis, {"estimate": value.alpha, "low": value.low, "high": value.high}, reading
-        )
-
-
-def _find_coverage(how: Resampling, simulations: int) -> Iterator[dict[str, Any]]:
-    for row in interval_coverage(simulations=simulations, seed=how.seed).to_dict("records"):
-        share, error = row["coverage"], 1.96 * row["coverage_se"]
-        value = {"estimate": share, "low": max(0.0, share - error), "high": min(1.0, share + error)}
-        yield _finding(
-            "real coverage of a 95% interval", row["method"], value, f"{row['simulations']:,} simulated studies"
-        )
-
-
-def _find_encoder(how: Resampling, _: int) -> Iterator[dict[str, Any]]:
-    for row in rhelm_beside(how).to_dict("records"):
-        side = "inside" if row["inside"] else "outside"
-        reading = f"published {row['published']:+.3f}: {side} our interval".replace("-", "\u2212")
-        yield _finding("own minus everything on rhelm, MiniLM", str(row["metric"]).replace("_", " "), row, reading)
-
-
-_FINDINGS = (_find_prefix, _find_scenario, _find_agreement, _find_coverage, _find_encoder)

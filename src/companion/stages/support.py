@@ -9,22 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from companion import logic, scoring
+from companion import scoring
 from companion.bootstrap import LEAST_REPLICATES, MACRO, Resamples, Resampling, estimate
 from companion.errors import InputError
 from companion.retrieval.registry import base_arm
 from companion.stages import published
 from companion.tables import Records
-
-CROSSING_METRICS = (
-    "admissible",
-    "unresolved",
-    "inadmissible",
-    "wrong_scope",
-    "policy_disallowed",
-    "lifecycle_incompatible",
-)
-STATUS_WORDS = {True: "admissible", False: "inadmissible"}
 
 
 @dataclass(frozen=True)
@@ -153,11 +143,6 @@ def macro_means(per_query: pd.DataFrame, columns: Sequence[str], by: Sequence[st
     return wide.pivot_table(index=list(by), columns="metric", values="estimate", sort=False, dropna=False).reset_index()
 
 
-def hiding_means(sweep: pd.DataFrame) -> pd.DataFrame:
-    """Average a label-hiding sweep (``scoring.hiding_sweep``): arm, rate, coverage, bounds, loss."""
-    return macro_means(sweep, ["label_coverage", "lower_bound", "upper_bound", "loss"], by=("arm", "rate"))
-
-
 def side_by_side(studies: Sequence[Study], arm: str, metrics: Sequence[str]) -> pd.DataFrame:
     """List the same contrast of several populations, each once, without ever averaging over them."""
     rows = []
@@ -267,97 +252,3 @@ def _macro_replicates(
         sums = [pd.DataFrame(block[inside]).groupby(group).sum().to_numpy() for block in blocks]
         parts.append([(every @ one / (every @ counts)[:, None]).T for one in sums])
     return [np.mean(block, axis=0) for block in zip(*parts, strict=True)]
-
-
-# --- what stands in a route ----
-
-
-def status_shares(summary: scoring.Summary, source: str = MACRO) -> pd.DataFrame:
-    """Split the matched prefix of every arm into known inadmissible, unresolved and known admissible."""
-    rows = summary.arms[summary.arms["source"] == source]
-    lower, upper = rows["lower_bound"], rows["upper_bound"]
-    shares = {"inadmissible": lower, "unresolved": upper - lower, "admissible": 1 - upper}
-    parts = [rows[["arm"]].assign(status=status, share=share) for status, share in shares.items()]
-    return pd.concat(parts).sort_index(kind="stable").reset_index(drop=True)
-
-
-def crossing(
-    records: Records,
-    *,
-    top_k: int,
-    arms: Sequence[str] | None = None,
-    queries: Sequence[str] | None = None,
-    resampling: Resampling | None = None,
-    **settings: Any,
-) -> pd.DataFrame:
-    """Say what the first ``top_k`` of each route consist of: arm, metric, estimate, low, high (macro means)."""
-    inside = scoring.profile(records, top_k, arms=arms, queries=queries)
-    inside = inside[inside["items"] > 0]
-    if queries is not None and inside.empty:
-        raise InputError(f"none of the {len(queries)} queries asked for is in the rankings")
-    lower, upper = inside["lower_bound"], inside["upper_bound"]
-    shares = inside.assign(admissible=1 - upper, unresolved=upper - lower, inadmissible=lower)
-    how = resampling or Resampling(**settings)
-    table = estimate(shares, CROSSING_METRICS, by=["arm"], unit="query_id", resampling=how).query("source == @MACRO")
-    order = {arm: place for place, arm in enumerate(arms or dict.fromkeys(inside["arm"]))}
-    table = table.sort_values("arm", key=lambda column: column.map(order), kind="stable")
-    return table[["arm", "metric", "estimate", "low", "high"]].reset_index(drop=True)
-
-
-def open_axes(
-    records: Records, *, top_k: int, arms: Sequence[str] | None = None, queries: Sequence[str] | None = None
-) -> pd.DataFrame:
-    """Say which axes nobody settled among the unresolved items of each route's top: arm, axes, items, share."""
-    rows = records.rankings
-    assert rows is not None
-    rows = rows[(rows["rank"] <= top_k) & rows["arm"].isin(list(arms or rows["arm"].unique()))]
-    rows = rows if queries is None else rows[rows["query_id"].isin(list(queries))]
-    labelled = scoring.label_ranked(records, rows)
-    unsettled = labelled[labelled["admissible"].isna()]
-    missing = unsettled[list(logic.AXES)].isna().to_numpy()
-    axes = [", ".join(axis for axis, is_open in zip(logic.AXES, row, strict=True) if is_open) for row in missing]
-    counts = unsettled.assign(axes=pd.Series(axes, index=unsettled.index, dtype="str"))
-    table = counts.groupby(["arm", "axes"], sort=False).size().rename("items").reset_index()
-    table["share"] = table["items"] / table.groupby("arm")["items"].transform("sum")
-    order = {arm: place for place, arm in enumerate(arms or dict.fromkeys(rows["arm"]))}
-    return table.sort_values("arm", key=lambda column: column.map(order), kind="stable", ignore_index=True)
-
-
-def telling_query(study: Study) -> str:
-    """Choose the query whose routes show most: all three statuses in a feasible, short prefix, then many violations."""
-    table = study.per_query[study.per_query["feasible"] == 1]
-    if table.empty:
-        raise InputError("no query reaches the target recall under any arm: nothing to walk through")
-    bounds = table.assign(open=table["upper_bound"] > table["lower_bound"], bad=table["violation_count"].astype(float))
-    score = bounds.groupby("query_id", sort=False).agg(
-        open=("open", "sum"), bad=("any_violation", "sum"), spread=("bad", "std"), short=("matched_prefix", "max")
-    )
-    # A prefix of a dozen items can still be read item by item.
-    order = ["readable", "open", "bad", "spread"]
-    ranked = score.assign(readable=score["short"] <= 12).sort_values(order, ascending=False, kind="stable")
-    return str(ranked.index[0])
-
-
-def walk_through(study: Study, query_id: str, depth: int) -> pd.DataFrame:
-    """List the routes of one query item by item, with every axis, the status and the end of the matched prefix."""
-    records = study.records
-    if query_id not in set(records.queries["query_id"]):
-        raise InputError(f"query {query_id!r} is not in the records")
-    rankings = records.rankings
-    assert rankings is not None  # a study has been scored, so it has rankings
-    rows = scoring.label_ranked(records, rankings[(rankings["query_id"] == query_id) & (rankings["rank"] <= depth)])
-    anchors = scoring.anchors_of(records)
-    scored = study.per_query[study.per_query["query_id"] == query_id].set_index("arm")
-    rows["status"] = [STATUS_WORDS.get(value, "unresolved") for value in rows["admissible"]]
-    rows["why"] = [_why(row) for row in rows[list(logic.AXES)].itertuples(index=False)]
-    rows["anchor"] = rows["memory_id"].isin(set(anchors.loc[anchors["query_id"] == query_id, "memory_id"]))
-    rows["prefix"] = rows["arm"].map(scored["matched_prefix"])
-    if "text" in records.memories:
-        rows["text"] = rows["memory_id"].map(records.memories.set_index("memory_id")["text"])
-    return rows.drop(columns=["score", "usable"], errors="ignore")
-
-
-def _why(row: Any) -> str:
-    zero = [axis for axis, value in zip(logic.AXES, row, strict=True) if value is not pd.NA and not value]
-    unknown = [axis for axis, value in zip(logic.AXES, row, strict=True) if value is pd.NA]
-    return ", ".join(f"not {axis}" for axis in zero) or ", ".join(f"{axis}?" for axis in unknown)

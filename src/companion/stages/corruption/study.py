@@ -30,10 +30,10 @@ def rank_pool(
     corpus: str, channels: Sequence[str] = tuple(CHANNELS), split: str | None = "evaluation", encoder: str = "minilm"
 ) -> Pool:
     """Rank a corpus whose texts are here to full depth, as far as the channels need it."""
-    from companion.stages import studies
+    from companion.stages import support
 
     arm = "global_dense" if any(channel(name).field == "namespace" for name in channels) else "namespace_dense"
-    records = studies.live(corpus, [arm], top_k=2**31 - 1, split=split, encoder=encoder).check()
+    records = support.live(corpus, [arm], top_k=2**31 - 1, split=split, encoder=encoder).check()
     assert records.rankings is not None
     return Pool.from_rankings(records, records.rankings)
 
