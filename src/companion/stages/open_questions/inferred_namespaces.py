@@ -99,12 +99,11 @@ def scattered(search: Search, found: Inferred, seed: int) -> Inferred:
     victims = rng.choice(guessed, len(wrong), replace=False) if len(guessed) else wrong
     space = true.copy()
     names = rng.permutation(found.space[wrong])
-    for _ in range(20):  # a wrong name that would be right goes to somebody else
-        right = np.flatnonzero(names == true[victims])
-        if not len(right):
-            break
-        other = rng.integers(len(names), size=len(right))
-        names[right], names[other] = names[other], names[right]
+    for at in np.flatnonzero(names == true[victims]):  # a wrong name that would be right changes places
+        fits = np.flatnonzero((names != true[victims[at]]) & (names[at] != true[victims]))
+        if len(fits):
+            other = rng.choice(fits)
+            names[at], names[other] = names[other], names[at]
     space[victims] = names
     return replace(found, space=space)
 
