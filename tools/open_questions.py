@@ -11,20 +11,17 @@ from companion import corpora
 from companion.paths import data_dir
 from companion.stages.open_questions import graph_study, inference_study, keep, searched
 
-EVERY = {"rhelm": 1, "gatemem": 2}
-"""Each how many-th query is taken."""
-
 SEEDS = (0, 1, 2)
 
 
-def main(name: str) -> None:
-    """Run and keep both studies of one corpus."""
-    print(f"{name}: inferred namespaces", flush=True)
-    search = searched(name, every=EVERY[name])
-    inferred, accuracy = inference_study(search, seeds=SEEDS)
-    print(f"{name}: graph selectors", flush=True)
-    graph = graph_study(search, seeds=SEEDS)
-    corpus = search.corpus
+def main(name: str, studies: list[str]) -> None:
+    """Run and keep the studies of one corpus: ``inferred``, ``graph``, or both."""
+    search = searched(name)
+    corpus, tables = search.corpus, {}
+    if "inferred" in studies:
+        tables["inferred"], tables["accuracy"] = inference_study(search, seeds=SEEDS)
+    if "graph" in studies:
+        tables["graph"] = graph_study(search, seeds=SEEDS)
     about = {
         "name": name,
         "population": corpus.population,
@@ -32,10 +29,10 @@ def main(name: str) -> None:
         "revision": corpora.get(name).revision,
         "command": f"python tools/open_questions.py {name}",
         "encoder": search.encoder.settings,
-        "settings": {"top_k": 20, "target_recall": 0.8, "seeds": list(SEEDS), "every": EVERY[name]},
+        "settings": {"top_k": 20, "target_recall": 0.8, "seeds": list(SEEDS)},
     }
-    keep(data_dir() / "open_questions" / name, {"inferred": inferred, "accuracy": accuracy, "graph": graph}, about)
+    keep(data_dir() / "open_questions" / name, tables, about)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:] or ["inferred", "graph"])

@@ -87,6 +87,11 @@ def every(*checks: Check) -> Check:
     return check
 
 
+def _among(*values: float) -> Check:
+    """Expect one of the numbers that a study was made for."""
+    return lambda value, _: None if value in values else f"one of {', '.join(f'{v:g}' for v in values)}"
+
+
 def _holding(*needed: str) -> Check:
     """Expect a list that holds some arms which the text of the chapter is about."""
 
@@ -279,6 +284,11 @@ CHAPTERS: dict[str, dict[str, Check]] = {
     },
     "04-exposure": {**_AUDIENCE, "top_k": _depth(_beside_gatemem, lambda v: v["arms"])},
     "06-audit": {"items": whole(1, 100)},
+    "08-open-questions": {
+        "corpus": one_of(lambda v: ["demo", "rhelm", "gatemem"]),
+        "share": _among(0.01, 0.05, 0.2, 0.5),
+        "budget": _among(1, 5, 20, 100),
+    },
 }
 """What a chapter asks of a parameter instead."""
 

@@ -7,21 +7,16 @@ behind and the next run goes on from it. Two runs at the same time queue behind 
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import errno
-import os
-import re
 import shutil
-import signal
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Timer
-from typing import IO, TextIO
+from typing import TextIO
 
+from companion.corpora._git import FULL, GitError, git, git_fetch
 from companion.corpora.base import corpora_dir
 from companion.corpora.upstreams import (
     INCOMPLETE,
@@ -43,57 +38,11 @@ from companion.errors import InputError
 CHUNK = 256
 """Files per request: what an interruption can cost at most."""
 
-STALLED = 120.0
-"""Seconds without a sign of life after which a connection counts as cut, whatever the protocol."""
-
-_UPLOAD_PACK = "git -c uploadpack.allowFilter=true -c uploadpack.allowAnySHA1InWant=true upload-pack"
-"""How a clone on this machine is asked: for single files, so that it may lack others."""
-
 _LICENCES = ("licen", "copying", "notice")
 _REGULAR = ("100644", "100755")
-# What would lead git to another repository (when we are started from a hook) or to the user's own settings.
-_REDIRECTING = re.compile(
-    "GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|NAMESPACE|SHALLOW_FILE|PREFIX)"
-)
-_SETTINGS = ("core.hooksPath=/dev/null", "gc.auto=0", "maintenance.auto=false", "fetch.writeCommitGraph=false")
-_FULL = "the disk is full: make room and run the same command again; what has arrived is kept"
-_DAMAGED = "the repository is damaged or has been tampered with: its objects do not have the ids they claim"
-_CAUSES = (
-    ("no space left|disk quota|file too large", _FULL),
-    (
-        "not our ref|remote ref|unadvertised object|not a valid object name|does not point to a valid object",
-        "the pinned revision is not there: upstream may have rewritten its history, or this is another repository",
-    ),
-    (
-        "repository not found|appear to be a git repository|does not exist|not a git repository",
-        "there is no repository at this address",
-    ),
-    (
-        "dubious ownership",
-        "git does not trust the folder's owner: allow it with git config --global --add safe.directory FOLDER",
-    ),
-    (
-        "authentication failed|could not read username|permission denied|403 forbidden",
-        "access was denied: the address wants a login, or is not public",
-    ),
-    (
-        "could not resolve|failed to connect|couldn't connect|could not connect|unreachable|timed out|refused",
-        "the network or the host cannot be reached: check the connection, or give --from a local copy",
-    ),
-    (
-        "early eof|hung up|rpc failed|connection reset|unexpected disconnect|index-pack output|protocol error"
-        "|could not read from remote|expected flush",
-        "the connection was cut: run the same command again; what has arrived is kept",
-    ),
-    ("corrupt|hash mismatch|sha1 collision|bad object|did not match|unable to read|missing blob", _DAMAGED),
-)
 
 Say = Callable[[str], None]
 Report = Callable[[int, int], None]
-
-
-class GitError(InputError):
-    """Git refused or failed."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +118,7 @@ def fetch(
             return _bring(_Job(pinned, target, say, report, progress), source, unverified)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        told = f"{target}: {_FULL}" if full else f"{error.filename or target}: {error.strerror or error}"
+        told = f"{target}: {FULL}" if full else f"{error.filename or target}: {error.strerror or error}"
         raise InputError(told) from error
 
 
@@ -236,13 +185,13 @@ def _fetch_revision(job: _Job, address: str, clone: Path | None) -> Stamp:
     revision = upstream.revision
     try:
         _open_partial(job, url)
-        if _git(job, "for-each-ref", "--format=%(objectname)", "refs/heads/pinned").strip() != revision:
+        if git(job.repository, "for-each-ref", "--format=%(objectname)", "refs/heads/pinned").strip() != revision:
             job.say(f"fetching {upstream.name} at {revision[:12]} from {url}")
-            _git_fetch(job, url, "--depth=1", "origin", revision)
-            _git(job, "update-ref", "refs/heads/pinned", revision)
+            git_fetch(job.repository, url, "--depth=1", "origin", revision, progress=job.progress)
+            git(job.repository, "update-ref", "refs/heads/pinned", revision)
         try:  # git checks on arrival that objects have the ids they claim, fsck that they still do
-            _git(job, "fsck", "--no-dangling", "--no-progress", "--no-reflogs", revision)
-            tree = _git(job, "rev-parse", "--verify", f"{revision}^{{tree}}").strip()
+            git(job.repository, "fsck", "--no-dangling", "--no-progress", "--no-reflogs", revision)
+            tree = git(job.repository, "rev-parse", "--verify", f"{revision}^{{tree}}").strip()
             listed = _listed(job)
         except GitError as error:
             raise job.condemn(str(error)) from error
@@ -271,20 +220,22 @@ def _open_partial(job: _Job, url: str) -> None:
         leftover.unlink()
     with contextlib.suppress(GitError):
         if (job.repository / "HEAD").exists():
-            _git(job, "config", "remote.origin.url", url)
+            git(job.repository, "config", "remote.origin.url", url)
             job.say(f"going on with an interrupted fetch in {job.partial}")
             return
     shutil.rmtree(job.repository, ignore_errors=True)
     # Without a template, whose hooks and settings are the user's.
-    _git(job, "init", "--quiet", "--bare", "--template=")
+    git(job.repository, "init", "--quiet", "--bare", "--template=")
     for key, value in (("url", url), ("promisor", "true"), ("partialclonefilter", "blob:none")):
-        _git(job, "config", f"remote.origin.{key}", value)
+        git(job.repository, "config", f"remote.origin.{key}", value)
 
 
 def _listed(job: _Job) -> dict[str, str]:
     """List the regular files of the revision with their blob ids; links could point anywhere and are left out."""
     listed = {}
-    for entry in filter(None, _git(job, "ls-tree", "-r", "-z", "--full-tree", job.upstream.revision).split("\0")):
+    for entry in filter(
+        None, git(job.repository, "ls-tree", "-r", "-z", "--full-tree", job.upstream.revision).split("\0")
+    ):
         description, path = entry.split("\t", 1)
         mode, _, blob = description.split(" ")
         if mode in _REGULAR and ".." not in path.split("/"):
@@ -295,7 +246,7 @@ def _listed(job: _Job) -> dict[str, str]:
 def _missing(job: _Job, folder: Path | None = None) -> set[str]:
     """Blobs of the revision that a repository lacks."""
     words = ("rev-list", "--objects", "--missing=print", "--no-object-names", job.upstream.revision)
-    return {line[1:] for line in _git(job, *words, folder=folder).splitlines() if line.startswith("?")}
+    return {line[1:] for line in git(job.repository, *words, folder=folder).splitlines() if line.startswith("?")}
 
 
 def _some(paths: list[str]) -> str:
@@ -317,11 +268,19 @@ def _write_files(job: _Job, url: str, wanted: Mapping[str, str]) -> None:
         blobs = sorted({wanted[path] for path in chunk} & missing)
         if blobs:
             noop = ("-c", "fetch.negotiationAlgorithm=noop")
-            _git_fetch(job, url, "--stdin", "origin", before=noop, stdin="".join(f"{blob}\n" for blob in blobs))
+            git_fetch(
+                job.repository,
+                url,
+                "--stdin",
+                "origin",
+                before=noop,
+                stdin="".join(f"{blob}\n" for blob in blobs),
+                progress=job.progress,
+            )
         for path in chunk:
             (job.files / path).parent.mkdir(parents=True, exist_ok=True)
             with (job.files / path).open("wb") as file:
-                _git(job, "cat-file", "blob", wanted[path], stdout=file)
+                git(job.repository, "cat-file", "blob", wanted[path], stdout=file)
     job.report(len(wanted), len(wanted))
 
 
@@ -382,95 +341,3 @@ def _settle(job: _Job) -> None:
             replaced.rename(job.target)
         raise
     shutil.rmtree(job.partial, ignore_errors=True)
-
-
-# The git executable
-
-
-def _git_fetch(job: _Job, url: str, *words: str, before: tuple[str, ...] = (), stdin: str = "") -> None:
-    local = ("-c", f"remote.origin.uploadpack={_UPLOAD_PACK}") if url.startswith("file:") else ()
-    options = ("--filter=blob:none", "--no-tags", "--no-write-fetch-head", "--progress")
-    _git(job, *before, *local, "fetch", *options, *words, stdin=stdin, watched=True)
-
-
-def _git(
-    job: _Job,
-    *words: str,
-    folder: Path | None = None,
-    stdin: str = "",
-    stdout: IO[bytes] | int = subprocess.PIPE,
-    watched: bool = False,
-) -> str:
-    """Run one git command on the partial repository (or in a folder), and say in plain words what went wrong."""
-    program = shutil.which("git")
-    if program is None:
-        raise InputError(
-            "git is not installed, or not on the PATH: install it (https://git-scm.com), "
-            "or lay the files down by hand in the folder that `companion corpora` names"
-        )
-    environment = {name: value for name, value in os.environ.items() if not _REDIRECTING.fullmatch(name)}
-    environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
-    settings = [part for setting in _SETTINGS for part in ("-c", setting)]
-    where = [f"--git-dir={job.repository.absolute()}"] if folder is None else ["-C", str(folder)]
-    command = [program, *settings, *where, *words]
-    with subprocess.Popen(
-        command, stdin=-1, stdout=stdout, stderr=-1, env=environment, start_new_session=True
-    ) as process:
-        try:
-            if watched:
-                assert process.stdin is not None
-                process.stdin.write(stdin.encode())
-                process.stdin.close()
-                complaints, output = _watched(process, job.progress), b""
-            else:
-                output, raw = process.communicate()
-                complaints = raw.decode("utf-8", "replace")
-        except BaseException:
-            _end(process)
-            raise
-    if process.returncode:
-        raise _error(next((word for word in words if word.isalpha()), "git"), complaints, process.returncode)
-    return (output or b"").decode("utf-8", "surrogateescape")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End git with the programs it started: a stalled ssh would outlive it."""
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
-
-
-def _watched(process: subprocess.Popen[bytes], progress: TextIO | None) -> str:
-    """Pass on what git says while it fetches; silence means that the connection has stalled."""
-    decoder, kept = codecs.getincrementaldecoder("utf-8")("replace"), ""
-    stalled: list[bool] = []
-
-    def stop() -> None:
-        stalled.append(True)
-        _end(process)
-
-    assert process.stderr is not None
-    while True:
-        timer = Timer(STALLED, stop)
-        timer.start()
-        try:
-            chunk = os.read(process.stderr.fileno(), 4096)
-        finally:
-            timer.cancel()
-        if not chunk:
-            break
-        text = decoder.decode(chunk)
-        kept += text
-        if progress is not None:
-            progress.write(text)
-            progress.flush()
-    return f"fatal: the remote end hung up: silent for {STALLED:g} s\n" if stalled else kept
-
-
-def _error(command: str, complaints: str, code: int) -> GitError:
-    lines = [line.strip() for line in re.split(r"[\r\n]+", complaints) if line.strip()]
-    telling = [line for line in lines if line.lower().startswith(("fatal:", "error:", "remote:"))] or lines
-    said = telling[-1] if telling else f"exit code {code}"
-    for marks, explanation in _CAUSES:
-        if re.search(marks, complaints, re.IGNORECASE):
-            return GitError(f"{explanation} (git {command}: {said})")
-    return GitError(f"git {command} failed ({said})")

@@ -67,7 +67,8 @@ def keep(folder: Path, tables: Mapping[str, pd.DataFrame], about: Mapping[str, A
     folder.mkdir(parents=True, exist_ok=True)
     digests = {}
     for name, table in tables.items():
-        small = table.astype({column: "float32" for column in table.select_dtypes("float64")})
+        numbers = table.select_dtypes("float64").columns.difference(["share"])  # a condition, not a result
+        small = table.astype(dict.fromkeys(numbers, "float32"))
         with atomic_path(folder / f"{name}.parquet") as path:
             small.to_parquet(path, index=False, compression="zstd", compression_level=19)
         digests[name] = hashlib.sha256((folder / f"{name}.parquet").read_bytes()).hexdigest()
