@@ -6,22 +6,22 @@ Every check says one of three things: *found*, with its evidence and what to do;
 
 from __future__ import annotations
 
-from companion.audit.context import Check, Context, Finding
+from companion.audit.context import Context, Finding, Look
 from companion.audit.force import contradictory_current, expired, forgotten, stale_twins, superseded
 from companion.audit.ids import exposed_unretrieved, ghosts, id_forms
 from companion.audit.owners import late_filter, ownerless, policy, wildcard, wrong_scope
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Look, ...] = (
     wrong_scope, policy, forgotten, wildcard, exposed_unretrieved, ownerless, expired, superseded,
     contradictory_current, stale_twins, ghosts, late_filter, id_forms,
 )  # fmt: skip
-KINDS = tuple(check.__name__ for check in CHECKS)  # type: ignore[attr-defined]
+KINDS = tuple(look.__name__ for look in CHECKS)  # type: ignore[attr-defined]
 _ORDER = ("found", "unknown", "clear")
 
 
 def run_checks(context: Context) -> list[Finding]:
     """Run every check; findings come first, by severity, then what could not be looked for."""
-    return sorted((check(context) for check in CHECKS), key=lambda finding: _ORDER.index(finding.outcome))
+    return sorted((look(context) for look in CHECKS), key=lambda finding: _ORDER.index(finding.outcome))
 
 
 def headline(findings: list[Finding]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
 from typing import Literal
 
 import numpy as np
@@ -49,7 +49,36 @@ class Finding:
         return len(self.evidence) if self.outcome == "found" else 0
 
 
-Check = Callable[["Context"], Finding]
+Look = Callable[["Context"], Finding]
+
+
+def unknown(says: str, advice: str = "", limits: str = "") -> Finding:
+    """Say that a failure cannot be looked for, and why."""
+    return Finding("", "", "unknown", says, advice, limits)
+
+
+def clear(says: str, advice: str = "", limits: str = "") -> Finding:
+    """Say that a failure was looked for and not found."""
+    return Finding("", "", "clear", says, advice, limits)
+
+
+def found(says: str, advice: str, limits: str, evidence: pd.DataFrame) -> Finding:
+    """Say that a failure was found, what to do, and where."""
+    return Finding("", "", "found", says, advice, limits, evidence.reset_index(drop=True))
+
+
+def check(title: str, routes: bool = True) -> Callable[[Look], Look]:
+    """Make a check of a function: its name is the kind, and without rankings it need not look."""
+
+    def named(look: Look) -> Look:
+        @wraps(look)
+        def run(context: Context) -> Finding:
+            seen = look(context) if context.has_routes or not routes else unknown("There are no rankings.")
+            return replace(seen, kind=look.__name__, title=title)
+
+        return run
+
+    return named
 
 
 @dataclass(frozen=True)

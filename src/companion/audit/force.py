@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from companion.audit.context import ROUTE, Context, Finding, count, known, listed, per_route, share
+from companion.audit.context import ROUTE, Context, Finding, check, clear, count, found, known, listed, per_route, share
+from companion.audit.context import unknown as unseen
 from companion.audit.copies import TWIN_SIMILARITY, near_duplicates, one_word_apart
 from companion.audit.intake import OUTDATED, among
 from companion.audit.owners import SHOWN, forgotten_rows, returned
@@ -14,31 +15,28 @@ _NO_STATES = "Memories have neither a state nor a supersedes link"
 _LINK = "Record supersedes links when a fact is corrected; they cost one id."
 
 
+@check("Forgotten memories are returned")
 def forgotten(context: Context) -> Finding:
     """Look for memories that were to be forgotten and are returned."""
-    kind, title = "forgotten", "Forgotten memories are returned"
-    if not context.has_routes:
-        return Finding(kind, title, "unknown", "There are no rankings.")
     if context.records.memories["state"].isna().all():
-        return Finding(kind, title, "unknown", "Memories have no state, so nothing says which were to be forgotten.")
+        return unseen("Memories have no state, so nothing says which were to be forgotten.")
     return returned(
-        context, kind, title, forgotten_rows(context), "was to be forgotten", "were to be forgotten",
+        context, forgotten_rows(context), "was to be forgotten", "were to be forgotten",
         "Take a forgotten memory out of every index at once. Only a question about the forgetting itself may still use "
         "it: say so with intent history and a policy label.", ["asks"],
     )  # fmt: skip
 
 
+@check("Expired memories are returned")
 def expired(context: Context) -> Finding:
     """Look for memories whose validity had ended before the question."""
-    kind, title = "expired", "Expired memories are returned"
-    if not context.has_routes:
-        return Finding(kind, title, "unknown", "There are no rankings.")
     rows = context.rows
-    if rows["valid_until"].isna().all() or rows["asked"].isna().all():
-        what = "memory has a readable valid_until" if rows["valid_until"].isna().all() else "query has a readable time"
-        return Finding(kind, title, "unknown", f"No returned {what}." if "memory" in what else f"No {what}.")
+    if rows["valid_until"].isna().all():
+        return unseen("No returned memory has a readable valid_until.")
+    if rows["asked"].isna().all():
+        return unseen("No query has a readable time.")
     return returned(
-        context, kind, title, expired_rows(context), "had expired", "had expired",
+        context, expired_rows(context), "had expired", "had expired",
         "Compare valid_until with the time of the request when candidates are chosen; keep expired memories for "
         "questions about the past.", ["valid_until", "asked"],
     )  # fmt: skip
@@ -50,45 +48,34 @@ def expired_rows(context: Context) -> np.ndarray:
     return ((rows["valid_until"] < rows["asked"]) & rows["asks"].eq("now")).to_numpy(bool)
 
 
+@check("Superseded facts are returned beside or above their correction")
 def superseded(context: Context) -> Finding:
     """Look for outdated facts that are returned beside, above or without what corrects them."""
-    kind, title = "superseded", "Superseded facts are returned beside or above their correction"
-    if not context.has_routes:
-        return Finding(kind, title, "unknown", "There are no rankings.")
     rows, source = context.rows, context.intake.states_from
     if source == "none" and rows["lifecycle"].isna().all():
-        return Finding(kind, title, "unknown", f"{_NO_STATES}, so nothing says which facts were corrected.", _LINK)
+        return unseen(f"{_NO_STATES}, so nothing says which facts were corrected.", _LINK)
     outdated = rows["state"].isin(["superseded", "stale"])
     by_state = (outdated & rows["asks"].eq("now")).to_numpy(bool)
-    labelled = known(rows["lifecycle"], False) & ~forgotten_rows(context) & ~expired_rows(context)
-    bad = by_state | labelled
-    told = {
-        "links": "states follow from supersedes links",
-        "state": "states as the memories give them",
-        "none": "by label",
-    }
+    bad = by_state | (known(rows["lifecycle"], False) & ~forgotten_rows(context) & ~expired_rows(context))
+    told = {"links": "states follow from supersedes links", "state": "states as the memories give them"}.get(
+        source, "by label")  # fmt: skip
     unsure = int((outdated & rows["asks"].eq("unknown") & ~bad).sum())
-    limits = (
-        f"{count(unsure, 'outdated item')} went to questions of unknown intent and are not counted." if unsure else ""
-    )
+    limits = f"{count(unsure, 'outdated item')} went to questions of unknown intent, not counted." if unsure else ""
     if unsure and not bad.any():
-        return Finding(kind, title, "unknown", limits, "Record what each question is about: intent current or history.")
+        return unseen(limits, "Record what each question is about: intent current or history.")
     if not bad.any():
-        quiet = f"None of {count(len(rows), 'returned item')} is outdated ({told[source]})."
-        return Finding(kind, title, "clear", quiet)
+        return clear(f"None of {count(len(rows), 'returned item')} is outdated ({told}).")
     evidence = _beside(rows[bad].assign(by_state=by_state[bad]), context)
     counts = evidence["stands"].value_counts()
     parts = [f"{counts[word]:,} {phrase}" for word, phrase in _STANDS.items() if word in counts]
-    return Finding(
-        kind, title, "found",
+    if context.records.queries["intent"].isna().any():
+        limits += f"{' ' if limits else ''}A query without an intent counts as about the present."
+    return found(
         f"{share(bad.sum(), len(rows))} returned items {'is' if bad.sum() == 1 else 'are'} outdated "
-        f"({per_route(rows, bad)}): {'; '.join(parts)} ({told[source]}).",
+        f"({per_route(rows, bad)}): {'; '.join(parts)} ({told}).",
         "Drop superseded memories unless the question is about the past, and rank a correction above what it corrects. "
         "Keep them for history: deleting them would break those answers."
-        + (f" {_LINK}" if "unlinked" in counts else ""),
-        limits or ("" if context.records.queries["intent"].notna().all() else "A query without an intent counts as "
-        "about the present."),
-        evidence,
+        + (f" {_LINK}" if "unlinked" in counts else ""), limits, evidence,
     )  # fmt: skip
 
 
@@ -145,36 +132,29 @@ _TWIN_LIMITS = (
 )
 
 
+@check("Stale twins: copies of an outdated fact were never marked", routes=False)
 def stale_twins(context: Context) -> Finding:
     """Look for near duplicates of an outdated fact that nobody marked."""
-    kind, title = "stale_twins", "Stale twins: copies of an outdated fact were never marked"
     store = context.store
     if context.intake.states_from == "none":
-        return Finding(kind, title, "unknown", f"{_NO_STATES}.")
+        return unseen(f"{_NO_STATES}.")
     if store["text"].isna().all():
-        return Finding(kind, title, "unknown", "The memories carry no text, so copies cannot be recognised.")
-    outdated = int(store["state"].isin(OUTDATED).sum())
-    links = descendants(context.intake.links)
-    pairs = near_duplicates(store, store["state"].isin(OUTDATED).to_numpy(bool), links)
+        return unseen("The memories carry no text, so copies cannot be recognised.")
+    old = store["state"].isin(OUTDATED).to_numpy(bool)
+    pairs = near_duplicates(store, old, descendants(context.intake.links))
+    told = count(int(old.sum()), "outdated memory", "outdated memories")
     if pairs.empty:
-        return Finding(
-            kind, title, "clear",
-            f"No copy of {count(outdated, 'outdated memory', 'outdated memories')} is still taken as current.",
-            limits=_TWIN_LIMITS,
-        )  # fmt: skip
+        return clear(f"No near duplicate of {told} is still taken as current.", "", _TWIN_LIMITS)
     evidence = pairs.assign(routes=_times_returned(context, pairs["twin"]))
     twins = evidence.drop_duplicates("twin")
-    seen, number = int((twins["routes"] > 0).sum()), len(twins)
-    return Finding(
-        kind, title, "found",
-        f"{count(number, 'memory repeats', 'memories repeat')} one of "
-        f"{count(outdated, 'outdated memory', 'outdated memories')} of the same owner almost word for word and nobody "
-        f"marked {'it' if number == 1 else 'them'} ({listed(twins['twin'])}); {count(seen, 'was', 'were')} "
+    number, seen = len(twins), int((twins["routes"] > 0).sum())
+    return found(
+        f"{count(number, 'memory repeats', 'memories repeat')} one of {told} of the same owner almost word for word and "
+        f"nobody marked {'it' if number == 1 else 'them'} ({listed(twins['twin'])}); {count(seen, 'was', 'were')} "
         "returned to questions that are not about the past.",
         "When a fact is superseded or forgotten, mark or remove its copies too: look for near duplicates at that "
-        "moment, and have a person confirm.",
-        _TWIN_LIMITS,
-        evidence.sort_values(["routes", "similarity"], ascending=False, kind="stable", ignore_index=True),
+        "moment, and have a person confirm.", _TWIN_LIMITS,
+        evidence.sort_values(["routes", "similarity"], ascending=False, kind="stable"),
     )  # fmt: skip
 
 
@@ -186,34 +166,28 @@ def _times_returned(context: Context, ids: pd.Series) -> np.ndarray:
     return ids.map(rows["memory_id"].value_counts()).fillna(0).to_numpy("int64")
 
 
+@check("Two current facts contradict each other")
 def contradictory_current(context: Context) -> Finding:
     """Look for two facts of one key that both count as current, and are returned."""
-    kind, title = "contradictory_current", "Two current facts contradict each other"
     store = context.store
     if context.intake.states_from == "none":
-        return Finding(kind, title, "unknown", f"{_NO_STATES}, so nothing says which facts count as current.")
-    if not context.has_routes:
-        return Finding(kind, title, "unknown", "There are no rankings.")
+        return unseen(f"{_NO_STATES}, so nothing says which facts count as current.")
     pairs = pd.concat([_forks(context), _same_key(store), one_word_apart(store[store["state"].eq("current")])])
     pairs = pairs.drop_duplicates(["memory_id", "other"], ignore_index=True)
     times = [_times_returned(context, pairs[name]) for name in ("memory_id", "other")]
     evidence = pairs.assign(routes=times[0] + times[1], together=_together(context, pairs))
-    evidence = evidence[evidence["routes"] > 0]
+    evidence = evidence[evidence["routes"] > 0].sort_values(["together", "routes"], ascending=False, kind="stable")
     limits = "Recognised by links, by a column key, or by wording that differs in one word; both may still be true."
     if evidence.empty:
-        return Finding(kind, title, "clear", "No two current memories of one owner that were returned contradict each "
-                       "other.", limits=limits)  # fmt: skip
-    both = int((evidence["together"] > 0).sum())
-    first = evidence.sort_values(["together", "routes"], ascending=False, kind="stable", ignore_index=True)
-    return Finding(
-        kind, title, "found",
-        f"{count(len(first), 'pair')} of memories that both count as current "
-        f"{'says' if len(first) == 1 else 'say'} different things of one matter "
-        f"({first['memory_id'].iloc[0]} and {first['other'].iloc[0]}{', ...' if len(first) > 1 else ''}); {both:,} "
-        f"{'was' if both == 1 else 'were'} returned together to a question that is not about the past.",
+        return clear("No two current memories of one owner that were returned contradict each other.", "", limits)
+    both, first = int((evidence["together"] > 0).sum()), evidence.iloc[0]
+    return found(
+        f"{count(len(evidence), 'pair')} of memories that both count as current "
+        f"{'says' if len(evidence) == 1 else 'say'} different things of one matter ({first['memory_id']} and "
+        f"{first['other']}{', ...' if len(evidence) > 1 else ''}); {count(both, 'was', 'were')} returned together to a "
+        "question that is not about the past.",
         "Let the writer of a new fact mark the one that it replaces (supersedes), and refuse a second current fact of "
-        "one key. Which of the two holds, only a person or the source can say.",
-        limits, first,
+        "one key. Which of the two holds, only a person or the source can say.", limits, evidence,
     )  # fmt: skip
 
 
