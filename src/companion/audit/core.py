@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +139,12 @@ class Audit:
     def with_texts(self, evidence: pd.DataFrame) -> pd.DataFrame:
         """Put texts in the place of a table's ids, each followed by its id, where there are texts."""
         table = evidence.copy()
-        for key, frame, name in (
-            ("query_id", self.records.queries.set_index("query_id"), "question"),
-            ("memory_id", self.records.memories.set_index("memory_id"), "memory"),
-        ):
+        for frame, key, name in ((self.records.queries, "query_id", "question"),
+                                 (self.records.memories, "memory_id", "memory")):  # fmt: skip
             if key in table and frame["text"].notna().any():
-                text = frame["text"].str.slice(0, 1000).reindex(table[key]).array
-                text = pd.Series(text, index=table.index)
-                both = (text + " (" + table[key] + ")").fillna(table[key])
-                table = table.assign(**{key: both}).rename(columns={key: name})
+                text = table[key].map(frame.set_index(key)["text"].str.slice(0, 1000)).astype("str")
+                table[key] = (text + " (" + table[key] + ")").where(text.notna(), table[key])
+                table = table.rename(columns={key: name})
         return table
 
 
@@ -185,21 +182,15 @@ def audit(source: str | Path | Records, options: Options | None = None) -> Audit
         summary = scoring.summarise(per_query, reference=options.reference, resampling=options.resampling)
     crossing, origin = _crossing(context, options)
     axes = _axes(context)
-    return Audit(
-        intake,
-        options,
-        run_checks(context),
-        unknown(context, axes),
-        axes,
-        per_query,
-        summary,
-        crossing,
-        origin,
+    made = Audit(
+        intake, options, run_checks(context), unknown(context, axes), axes, per_query, summary, crossing, origin,
         _steps(records),
-        worst_queries(context) if per_query is not None else pd.DataFrame(),
-        narrowing(records, per_query, **options.scoring()) if per_query is not None else pd.DataFrame(),
-        macro_width(per_query) if per_query is not None and anchored else None,
-    )
+    )  # fmt: skip
+    if per_query is None:
+        return made
+    open_ = narrowing(records, per_query, **options.scoring())
+    widths = macro_width(per_query) if anchored else None
+    return replace(made, worst=worst_queries(context), narrowing=open_, widths=widths)
 
 
 # --- what reached the prompt ---------------------------------------------------------------------------------------
@@ -243,18 +234,15 @@ def _steps(records: Records) -> pd.DataFrame | None:
         return None
     rows = scoring.label_ranked(records, records.ledger)
     exposed, status = known(rows["exposed"], True), rows["admissible"]
-    flags = pd.DataFrame(
-        {
-            "arm": rows["arm"],
-            "retrieved": known(rows["retrieved"], True),
-            "exposed": exposed,
-            "exposed_admissible": exposed & known(status, True),
-            "exposed_unresolved": exposed & status.isna().to_numpy(bool),
-            "exposed_inadmissible": exposed & known(status, False),
-            "exposure_not_recorded": rows["exposed"].isna(),
-        }
-    )
-    return flags.groupby("arm", sort=False).sum().astype("int64").reset_index()
+    flags = {
+        "retrieved": known(rows["retrieved"], True),
+        "exposed": exposed,
+        "exposed_admissible": exposed & known(status, True),
+        "exposed_unresolved": exposed & status.isna(),
+        "exposed_inadmissible": exposed & known(status, False),
+        "exposure_not_recorded": rows["exposed"].isna(),
+    }
+    return pd.DataFrame(flags).groupby(rows["arm"], sort=False).sum().astype("int64").reset_index()
 
 
 def _axes(context: Context) -> pd.DataFrame:
@@ -295,20 +283,17 @@ def worst_queries(context: Context) -> pd.DataFrame:
 
 def _reasons(table: pd.DataFrame, bad: pd.DataFrame, context: Context) -> pd.Series:
     place = pd.MultiIndex.from_frame(table[ROUTE])
-    missed, named = _missed(context).reindex(place), _violations(bad).reindex(place)
-    texts = []
-    rows: Any = table.itertuples()
-    for row, miss, names in zip(rows, missed, named, strict=True):
-        parts = []
-        if not pd.isna(row.feasible) and row.feasible == 0:
-            parts.append(f"misses the evidence: {miss}" if isinstance(miss, str) else "misses the target")
-        if isinstance(names, str):
-            parts.append(f"{row.violations} of {row.looked_at} may not be used: {names}")
-        if row.unresolved:
-            parts.append(f"{row.unresolved} unresolved")
-        if row.anchors == 0:
-            parts.append("no known usable memory, so recall cannot be judged")
-        texts.append("; ".join(parts))
+    missed, named = (names.reindex(place) for names in (_missed(context), _violations(bad)))
+    texts, rows = [], zip(table.itertuples(), missed, named, strict=True)
+    for row, miss, names in rows:
+        infeasible = not pd.isna(row.feasible) and row.feasible == 0
+        parts = (
+            (f"misses the evidence: {miss}" if isinstance(miss, str) else "misses the target") if infeasible else "",
+            f"{row.violations} of {row.looked_at} may not be used: {names}" if isinstance(names, str) else "",
+            f"{row.unresolved} unresolved" if row.unresolved else "",
+            "no known usable memory, so recall cannot be judged" if row.anchors == 0 else "",
+        )
+        texts.append("; ".join(part for part in parts if part))
     return pd.Series(texts, index=table.index, dtype="str")
 
 

@@ -149,8 +149,8 @@ def stale_twins(context: Context) -> Finding:
     twins = evidence.drop_duplicates("twin")
     number, seen = len(twins), int((twins["routes"] > 0).sum())
     return found(
-        f"{count(number, 'memory repeats', 'memories repeat')} one of {told} of the same owner almost word for word and "
-        f"nobody marked {'it' if number == 1 else 'them'} ({listed(twins['twin'])}); {count(seen, 'was', 'were')} "
+        f"{count(number, 'memory repeats', 'memories repeat')} one of {told} of the same owner almost word for word "
+        f"and nobody marked {'it' if number == 1 else 'them'} ({listed(twins['twin'])}); {count(seen, 'was', 'were')} "
         "returned to questions that are not about the past.",
         "When a fact is superseded or forgotten, mark or remove its copies too: look for near duplicates at that "
         "moment, and have a person confirm.", _TWIN_LIMITS,

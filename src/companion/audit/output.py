@@ -60,11 +60,6 @@ def check_out(out: str | PathLike[str]) -> None:
         raise InputError(f"{out}: the report is an HTML page; expected a name that ends in .html or .htm")
 
 
-def tables_folder(out: str | PathLike[str], tables: str | PathLike[str] | None = None) -> Path:
-    """Return the folder of the CSV files of a report."""
-    return Path(tables) if tables is not None else Path(out).with_name(f"{Path(out).stem}-tables")
-
-
 def write(
     found: Audit, page: str, out: str | PathLike[str], tables: str | PathLike[str] | None = None, baseline: str = ""
 ) -> dict[str, Path]:
@@ -75,10 +70,8 @@ def write(
     found : Audit
     page : str
         The report as HTML.
-    out : path-like
-        Its file.
-    tables : path-like, optional
-        Folder of the CSV files; by default beside the report. Other files in it stay.
+    out, tables : path-like
+        Its file, and the folder of the CSV files, by default beside it; other files in that folder stay.
     baseline : str
         What is new, for the summary.
 
@@ -88,37 +81,37 @@ def write(
         The file of each table, and of ``report`` and ``summary``.
     """
     check_out(out)
-    out, folder = Path(out), tables_folder(out, tables)
+    out = Path(out)
+    folder = Path(tables) if tables is not None else out.with_name(f"{out.stem}-tables")
     for place in (out.parent, folder.parent):
         place.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    draft = out.parent / f".{out.name}.{staged.name[-8:]}"
-    old = staged.with_name(f"{staged.name}.old")
-    try:
-        staged.chmod(0o755)
-        made = [write_csv(table, staged / f"{name}.csv").name for name, table in csv_tables(found).items()]
-        (staged / "summary.md").write_text(markdown(found, baseline), encoding="utf-8", newline="\n")
-        ours = {f"{name}.csv" for name in _TABLES} | {"summary.md"}
-        for path in folder.iterdir() if folder.is_dir() else []:
-            if path.name not in ours:
-                (shutil.copytree if path.is_dir() else shutil.copy2)(path, staged / path.name)
-        draft.write_text(page, encoding="utf-8", newline="\n")
-        _swap(staged, folder, old, draft, out)
-    finally:
-        for path in (staged, old):
-            shutil.rmtree(path, ignore_errors=True)
-        draft.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        new, old = Path(beside) / "new", Path(beside) / "old"
+        draft = out.parent / f".{out.name}{Path(beside).suffix}"
+        shutil.copytree(folder, new, ignore=_ours) if folder.is_dir() else new.mkdir()
+        made = [write_csv(table, new / f"{name}.csv").name for name, table in csv_tables(found).items()]
+        (new / "summary.md").write_text(markdown(found, baseline), encoding="utf-8", newline="\n")
+        try:
+            draft.write_text(page, encoding="utf-8", newline="\n")
+            _swap(new, folder, old, draft, out)
+        finally:
+            draft.unlink(missing_ok=True)
     names = {"report": out, "summary": folder / "summary.md"}
     return names | {Path(name).stem: folder / name for name in made}
 
 
-def _swap(staged: Path, folder: Path, old: Path, draft: Path, out: Path) -> None:
+def _ours(folder: str, names: list[str]) -> list[str]:
+    """Name the files of an earlier report among those of a folder."""
+    return [name for name in names if name == "summary.md" or name.removesuffix(".csv") in _TABLES]
+
+
+def _swap(new: Path, folder: Path, old: Path, draft: Path, out: Path) -> None:
     """Put the new tables and report in place, or leave the old ones."""
     before = folder.exists()
     if before:
         folder.rename(old)
     try:
-        staged.rename(folder)
+        new.rename(folder)
         draft.replace(out)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

@@ -46,8 +46,8 @@ def policy(context: Context) -> Finding:
         return unseen("No label says of any returned item whether policy allows it.", advice)
     return returned(
         context, known(context.rows["policy"], False) & ~forgotten_rows(context), "is forbidden by policy",
-        "are forbidden by policy", "Apply the policy of asker and purpose when candidates are chosen, not when the answer "
-        "is written: what is in the prompt can be said.", ["principal"],
+        "are forbidden by policy", "Apply the policy of asker and purpose when candidates are chosen, not when the "
+        "answer is written: what is in the prompt can be said.", ["principal"],
     )  # fmt: skip
 
 

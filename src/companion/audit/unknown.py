@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from companion.audit.context import Context, count
@@ -20,73 +18,58 @@ _COLUMNS = (
     ("memories", "text", "Memories carry no text: near duplicates of outdated facts cannot be recognised."),
     ("memories", "time", "Memories carry no time: memories written after a question may be counted as left behind."),
 )
+_NO_RANKINGS = "There are no rankings: recall, feasibility, loss and typed violations of routes cannot be computed."
+_NO_LABELS = (
+    "There are no labels: only scope is known, from the namespaces. Whether a memory is relevant, allowed and in force "
+    "is unresolved for every pair."
+)
+_OF_LOG = "The store holds exactly what was returned: what else there was to find cannot be known."
+_DERIVABLE = (
+    "Memories have states, though: with --lifecycle-from-state, a lifecycle that no label gives follows from the state "
+    "of the memory and the intent of the query."
+)
+_NO_ANCHORS = (
+    "No query has an anchor (a memory known to be relevant and admissible), so recall, feasibility, loss and "
+    "matched-recall bounds cannot be known. What routes hold is reported at a fixed depth instead."
+)
 
 
 def unknown(context: Context, axes: pd.DataFrame) -> list[str]:
     """Say in sentences what the records lack and what follows from that."""
-    records, given, ranked = context.records, context.intake.given, context.has_routes
-    said = []
-    if not ranked:
-        said.append(
-            "There are no rankings: recall, feasibility, loss and typed violations of routes cannot be computed."
-        )
-    if "labels" not in given:
-        said.append(
-            "There are no labels: only scope is known, from the namespaces. Whether a memory is relevant, allowed and "
-            "in force is unresolved for every pair."
-        )
-    if context.intake.from_log:
-        said.append("The store holds exactly what was returned: what else there was to find cannot be known.")
-    said += _axes(axes, "labels" in given) if ranked else []
-    said += _derivable(context, axes) + _recall(context)
-    if records.ledger is None or records.ledger["exposed"].isna().all():
-        tail = "; below, the top of each route stands in for it." if ranked else "."
-        said.append(f"No ledger says which memories reached the prompt{tail}")
-    for table, column, what in _COLUMNS:
-        frame = getattr(records, table)
-        if column not in frame or frame[column].isna().all():
-            said.append(what)
-    return said
+    records, labelled, ranked = context.records, "labels" in context.intake.given, context.has_routes
+    told = [(not ranked, _NO_RANKINGS), (not labelled, _NO_LABELS), (context.intake.from_log, _OF_LOG)]
+    told += [(ranked, said) for said in _axes(axes, labelled)]
+    told += [(_derivable(context, axes), _DERIVABLE), *_recall(context)]
+    silent = records.ledger is None or records.ledger["exposed"].isna().all()
+    tail = "; below, the top of each route stands in for it." if ranked else "."
+    told.append((silent, f"No ledger says which memories reached the prompt{tail}"))
+    told += [(getattr(records, table)[column].isna().all(), said) for table, column, said in _COLUMNS]
+    return [said for holds, said in told if holds]
 
 
-def _derivable(context: Context, axes: pd.DataFrame) -> list[str]:
-    """Name the option that reads the lifecycle from states, where that would settle what no label does."""
+def _derivable(context: Context, axes: pd.DataFrame) -> bool:
+    """Tell whether states would settle a lifecycle that no label does."""
     lifecycle = axes.set_index("axis").loc["lifecycle"]
-    asked = context.intake.lifecycle_from_state or not lifecycle["unresolved"] or lifecycle["yes"] + lifecycle["no"]
-    if asked or not context.store["state"].isin(("current", "superseded", "stale")).any():
-        return []
-    return [
-        "Memories have states, though: with --lifecycle-from-state, a lifecycle that no label gives follows from the "
-        "state of the memory and the intent of the query."
-    ]
+    known = context.intake.lifecycle_from_state or not lifecycle["unresolved"] or lifecycle["yes"] + lifecycle["no"]
+    return not known and bool(context.store["state"].isin(("current", "superseded", "stale")).any())
 
 
 def _axes(axes: pd.DataFrame, labelled: bool) -> list[str]:
     said = []
-    rows: Any = axes.itertuples()
-    for row in rows:
-        total = row.yes + row.no + row.unresolved
-        if total and row.unresolved == total and (labelled or row.axis == "scope"):
-            tail = (
-                "no memory can be known to be usable, so there are no anchors."
-                if row.axis == "relevant"
-                else "no item can be known to be admissible, so upper bounds stay high and there are no anchors."
-            )
-            said.append(f"No ranked pair has a known value of {row.axis} ({_AXIS_WORDS[row.axis]}): {tail}")
+    for axis, yes, no, unresolved in axes.itertuples(index=False):
+        if unresolved and not yes + no and (labelled or axis == "scope"):
+            what = "memory can be known to be usable, so" if axis == "relevant" else (
+                "item can be known to be admissible, so upper bounds stay high and")  # fmt: skip
+            said.append(f"No ranked pair has a known value of {axis} ({_AXIS_WORDS[axis]}): no {what} there are no "
+                        "anchors.")  # fmt: skip
     return said
 
 
-def _recall(context: Context) -> list[str]:
+def _recall(context: Context) -> list[tuple[bool, str]]:
     if context.per_query is None:
         return []
     anchors = context.per_query.drop_duplicates("query_id")["anchors"]
     without = int((anchors == 0).sum())
-    if without == len(anchors):
-        return [
-            "No query has an anchor (a memory known to be relevant and admissible), so recall, feasibility, loss and "
-            "matched-recall bounds cannot be known. What routes hold is reported at a fixed depth instead."
-        ]
-    if without:
-        verb = "has no anchor: it is" if without == 1 else "have no anchor: they are"
-        return [f"{without:,} of {count(len(anchors), 'query', 'queries')} {verb} left out of recall, not scored as 0."]
-    return []
+    verb = "has no anchor: it is" if without == 1 else "have no anchor: they are"
+    some = f"{without:,} of {count(len(anchors), 'query', 'queries')} {verb} left out of recall, not scored as 0."
+    return [(without == len(anchors), _NO_ANCHORS), (0 < without < len(anchors), some)]
