@@ -264,6 +264,8 @@ NAMES: dict[str, Check] = {
     "false_denial_limit": _SHARE,
     "kept": several(one_of(_studied), 0),
     "labels_shown": whole(1, 1000),
+    "share": _among(0.01, 0.05, 0.2, 0.5),
+    "budget": _among(1, 5, 20, 100),
     "seeds": whole(1, 1000),
     "simulations": whole(1, 100_000),
     "replicates": whole(1, 1_000_000),
@@ -284,11 +286,7 @@ CHAPTERS: dict[str, dict[str, Check]] = {
     },
     "04-exposure": {**_AUDIENCE, "top_k": _depth(_beside_gatemem, lambda v: v["arms"])},
     "06-audit": {"items": whole(1, 100)},
-    "08-open-questions": {
-        "corpus": one_of(lambda v: ["demo", "rhelm", "gatemem"]),
-        "share": _among(0.01, 0.05, 0.2, 0.5),
-        "budget": _among(1, 5, 20, 100),
-    },
+    "08-open-questions": {"corpus": one_of(lambda v: ["demo", "rhelm", "gatemem"])},
 }
 """What a chapter asks of a parameter instead."""
 
