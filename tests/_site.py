@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +74,20 @@ def chromium() -> str | None:
     return path if Path(path).exists() else None
 
 
+#: One font, so that a page looks the same here as on a machine that has none of its own.
+_FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>{folder}/fonts</dir><cachedir>{folder}/cache</cachedir></fontconfig>"""
+
+
+def one_font(folder: Path) -> dict[str, str]:
+    """Return an environment in which a browser finds a single font, whatever is installed."""
+    (folder / "fonts").mkdir(exist_ok=True)
+    for path in sorted(Path("/usr/share/fonts").rglob("DejaVuSans.ttf"))[:1]:
+        shutil.copy(path, folder / "fonts")
+    (folder / "fonts.conf").write_text(_FONTS.format(folder=folder), encoding="utf-8")
+    return {**os.environ, "FONTCONFIG_FILE": str(folder / "fonts.conf")}
+
+
 @contextmanager
 def open_browser() -> Iterator[object]:
     """Start a headless Chromium, or skip the test and say why."""
@@ -80,8 +96,9 @@ def open_browser() -> Iterator[object]:
     path = chromium()
     if path is None:
         pytest.skip("no Chromium: apt-get install chromium, or playwright install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        settings = {"args": ["--no-sandbox", "--disable-gpu"], "env": one_font(Path(folder))}
+        browser = playwright.chromium.launch(executable_path=path, **settings)
         yield browser
         browser.close()
 
