@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -264,28 +259,6 @@ def test_a_failing_server_leaves_an_incomplete_set_that_resumes_without_paying_t
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
 
-def test_a_killed_command_resumes_without_paying_twice(server, tmp_path):
-    well = server.script
-    server.script = lambda text, n: (time.sleep(0.02), well(text, n))[1]
-    words = [sys.executable, "-c", "from companion.cli import main; main()", "expose", "--reader", "openai:stub"]
-    words += ["--base-url", server.url, "--out", str(tmp_path), "--concurrency", "2"]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ})
-    while len(asked(server)) < 40 and child.poll() is None:
-        time.sleep(0.01)
-    os.kill(child.pid, signal.SIGKILL)
-    child.communicate()
-    before = len(asked(server))
-    assert before >= 40 and not (tmp_path / "outcomes.parquet").exists()
-    answered = (tmp_path / "chat.jsonl").read_bytes().count(b'"outcome"')
-    finished = subprocess.run(words, capture_output=True, text=True, env={**os.environ}, check=False)
-    assert finished.returncode == 0, finished.stderr
-    assert (tmp_path / "outcomes.parquet").exists()
-    assert len(asked(server)) - before == 384 - answered
-    assert len(asked(server)) - 384 <= 2  # only what was in flight is asked again
-    assert KEY not in finished.stdout + finished.stderr
-    assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
-
-
 # --- what a refused reader leaves behind ----
 
 
@@ -308,14 +281,6 @@ def test_a_refused_model_does_not_stand_in_the_way_of_the_next_reader(server, tm
     done = readers.run(readers.perfect(), tmp_path)
     assert set(done.outcomes["reader"]) == {"simulated-perfect"}
     assert json.loads((tmp_path / "run.json").read_text())["reader"] == "simulated-perfect"
-
-
-def test_a_server_that_is_not_there_is_given_up_soon_and_another_takes_the_folder(server, tmp_path):
-    dead = readers.ChatReader(ChatSettings("stub", base_url="http://127.0.0.1:9/v1", retries=0, concurrency=2))
-    with pytest.raises(InputError, match=r"http://127.0.0.1:9/v1: no server answers there .*[34] requests tried"):
-        readers.run(dead, tmp_path)
-    readers.run(chat(server), tmp_path)
-    assert len(asked(server)) == 384
 
 
 def test_a_run_at_work_is_not_replaced_and_one_that_was_only_prepared_is(server, tmp_path, requests):

@@ -1,4 +1,4 @@
-"""Metadata corruption: what a filter does when the metadata it reads are wrong (Methods, "Verification").
+"""Metadata corruption: what a filter does when the metadata it reads are wrong (Methods, "Stage two: verification").
 
 Only what the method sees is changed. Labels, and with them anchors, recall and risk, stay what they are.
 

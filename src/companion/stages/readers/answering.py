@@ -7,13 +7,14 @@ whatever is relevant has an effect of one, and one that errs at a set rate shows
 
 from __future__ import annotations
 
+import abc
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -39,31 +40,27 @@ class Answer:
     problem: str = ""
 
 
-class Reader(Protocol):
-    """Anything that answers requests."""
+class Reader(abc.ABC):
+    """Anything that answers requests: ``name`` and ``description`` say who, ``simulated`` that it is no model."""
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def description(self) -> str: ...  # noqa: D102
-    @property
-    def simulated(self) -> bool: ...  # noqa: D102
+    name: str
+    description: str
+    simulated: bool = False
 
     def settings(self) -> dict[str, Any]:
         """Return everything that decides the answers, without any key; kept in the run record."""
-        ...
+        return {}
 
-    def check(self, requests: Sequence[Request], folder: Path) -> None:
+    def check(self, requests: Sequence[Request], folder: Path) -> None:  # noqa: B027
         """Refuse what can be known to fail before anything is asked or written; ``folder`` may not exist yet."""
-        ...
 
+    @abc.abstractmethod
     def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
         """Answer every request once, in order; ``folder`` is the run's own, for a transcript to resume from."""
-        ...
 
 
 @dataclass(frozen=True)
-class SimulatedReader:
+class SimulatedReader(Reader):
     """A reader that decides from the metadata of the memories in the prompt, by a rule given as a function."""
 
     name: str
@@ -76,11 +73,8 @@ class SimulatedReader:
         """Return the options."""
         return dict(self.options)
 
-    def check(self, requests: Sequence[Request], folder: Path) -> None:
-        """Do nothing: a simulated reader answers every request."""
-
     def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
-        """Answer every request from its metadata; nothing is written to ``folder``."""
+        """Decide from the metadata; nothing is written."""
         answers = []
         for number, request in enumerate(requests, 1):
             said = [c.text for c in request.memories if c.relevant and self.quotes(request, c)]
@@ -154,20 +148,16 @@ def rates_from(texts: Iterable[str]) -> float | dict[str, float]:
 
 
 @dataclass(frozen=True)
-class ChatReader:
+class ChatReader(Reader):
     """Any OpenAI-compatible model, through :mod:`companion.stages.chat`."""
 
     chat: ChatSettings
     name: str = ""
-    simulated: bool = False
+    description: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.chat.model)
-
-    @property
-    def description(self) -> str:
-        """One sentence that names the model and its server."""
-        return f"{self.chat.model} at {self.chat.address}."
+        object.__setattr__(self, "description", f"{self.chat.model} at {self.chat.address}.")
 
     def settings(self) -> dict[str, Any]:
         """Return what decides the answers: model, server, sampling; neither caps nor pace, and never a key."""
@@ -176,12 +166,12 @@ class ChatReader:
         return {"base_url": self.chat.address, **{name: stated[name] for name in keep}}
 
     def check(self, requests: Sequence[Request], folder: Path) -> None:
-        """Make sure that what the transcript in ``folder`` does not answer yet could be sent."""
+        """Make sure that what the transcript does not answer yet could be sent."""
         if pending(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG)):
             ready(self.chat)
 
     def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
-        """Ask the model what its transcript in ``folder`` does not answer yet."""
+        """Ask what the transcript does not answer yet."""
         replies = complete(_asked(requests), self.chat, ChatLog(folder / CHAT_LOG), progress=progress)
         problem = {r.id: "" if r.text is not None else r.error or r.status for r in replies}
         return [Answer(r.id, r.text, r.finish_reason == "length", problem[r.id]) for r in replies]
@@ -192,31 +182,27 @@ def _asked(requests: Sequence[Request]) -> list[ChatRequest]:
 
 
 @dataclass(frozen=True)
-class ReplayReader:
+class ReplayReader(Reader):
     """Answers that someone else produced, from a JSON Lines file of ``request_id`` and ``answer``."""
 
     path: Path
     name: str = ""
-    simulated: bool = False
+    description: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.path.stem)
-
-    @property
-    def description(self) -> str:
-        """One sentence that names the file."""
-        return f"Answers replayed from {self.path.name}."
+        object.__setattr__(self, "description", f"Answers replayed from {self.path.name}.")
 
     def settings(self) -> dict[str, Any]:
         """Return the file's name and sha256."""
         return {"file": self.path.name, "sha256": hashlib.sha256(self._read()).hexdigest()}
 
     def check(self, requests: Sequence[Request], folder: Path) -> None:
-        """Read the whole file and make sure that it answers every request."""
+        """Make sure that the file answers every request."""
         by_request(requests, self.answer(requests, folder))
 
     def answer(self, requests: Sequence[Request], folder: Path, progress: Progress | None = None) -> list[Answer]:
-        """Look every request up in the file."""
+        """Look every request up."""
         known, found = {request.request_id for request in requests}, dict[str, Answer]()
         for number, line in enumerate(self._read().split(b"\n"), 1):
             if not line.strip():

@@ -1,4 +1,4 @@
-"""The controlled exposure study's scenarios and the requests made of them (Methods, "Exposure and disclosure").
+"""The controlled study's scenarios and the requests made of them (Methods, "Stage three: exposure and disclosure").
 
 Sixteen scenarios, four per governing axis, each in two paraphrased pairs. A pair has one question and three
 candidate memories: the focal one, which answers the question and is admissible under the ``allow`` context and not

@@ -1,4 +1,4 @@
-"""The verification study's cases and candidates: who is judged on what (Methods, "Verification")."""
+"""The verification study's cases and candidates: who is judged on what (Methods, "Stage two: verification")."""
 
 from __future__ import annotations
 

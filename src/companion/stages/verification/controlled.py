@@ -1,4 +1,4 @@
-"""Controlled pairs: one field of the context changes, so one decision should (Methods, "Verification")."""
+"""Controlled pairs: one field of the context changes, so one decision should (Methods, "Stage two: verification")."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pair_measures(
 
     See Also
     --------
-    Methods, "Verification".
+    Methods, "Stage two: verification".
     """
     known = {metric: share for metric, share in _SHARES.items() if share[0] in pairs}
     shares = pairs.assign(**{metric: pairs[column] / size for metric, (column, size) in known.items()})

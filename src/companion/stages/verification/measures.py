@@ -1,4 +1,4 @@
-"""How well a verifier tells violations apart, and what it costs in evidence (Methods, "Verification").
+"""How well a verifier tells violations apart, and what it costs in evidence (Methods, "Stage two: verification").
 
 A verifier gives a candidate a probability of violation, or abstains (missing). It is dropped when the probability
 is at least the threshold; an abstention drops nothing. What is unresolved is no target: measures of
