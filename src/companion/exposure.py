@@ -16,7 +16,7 @@ that agreement is no evidence; `exact_intervals` is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +32,8 @@ from companion.bootstrap import (
     require_single,
 )
 from companion.errors import InputError
+from companion.tables import validate
+from companion.tables.rules import CELLS
 
 __all__ = [
     "CELLS",
@@ -49,69 +51,21 @@ __all__ = [
     "sign_flip",
     "summarise",
     "unit_effects",
-    "validate_outcomes",
 ]
 
-CONDITIONS = ("allow", "block")
-ROLES = ("focal", "irrelevant_admissible", "irrelevant_inadmissible")
-CELLS = ("relevant_admissible", "relevant_inadmissible", "irrelevant_admissible", "irrelevant_inadmissible")
 GAP = "selectivity_gap"
 METRICS = (*CELLS, GAP)
 CONTRAST = "exposed_minus_withheld"
 
 Stratify = Literal["axis", "none"]
-_KEY = ["reader", "scenario", "pair", "condition", "candidate_role"]
 _NOTHING = 1e-12
 _DISCLOSED = ["disclosed_exposed", "disclosed_withheld"]
 _GAP_TERMS = {"relevant_admissible": 1.0, "relevant_inadmissible": -1.0}
 
 
 def validate_outcomes(outcomes: pd.DataFrame, origin: str = "outcomes") -> pd.DataFrame:
-    """Check that every unit of every reader is there once, paired and binary.
-
-    Parameters
-    ----------
-    outcomes : DataFrame
-        Columns reader, scenario, axis, pair, condition (allow, block), candidate_role (focal,
-        irrelevant_admissible, irrelevant_inadmissible), cell, disclosed_exposed, disclosed_withheld (0/1 or
-        boolean).
-    origin : str
-        What messages call the table, e.g. its file name.
-
-    Returns
-    -------
-    DataFrame
-        The nine columns in the order above, identifiers as text, disclosures as int64; rows as given.
-
-    Raises
-    ------
-    InputError
-        For missing columns or values, unknown words, a cell that its condition and role contradict, a scenario
-        under two axes, duplicate units, and incomplete sets: a pair without both conditions, a candidate
-        without an outcome, a scenario or pair that one reader lacks. Incomplete sets are refused, never
-        scored in part (Protocol section 7).
-    """
-    columns = ["reader", "axis", *_KEY[1:], "cell", *_DISCLOSED]
-    absent = [name for name in columns if name not in outcomes.columns]
-    if absent:
-        raise InputError(f"{origin}: no column {absent[0]!r}; expected {', '.join(columns)}")
-    if outcomes.empty:
-        raise InputError(f"{origin}: no rows; expected one row per reader and unit")
-    if "population" in outcomes.columns:
-        require_single(outcomes["population"], "population")
-    table = outcomes[columns].reset_index(drop=True)
-    for name in columns:
-        empty = table[name].isna()
-        if empty.any():
-            where = _where(table.iloc[int(empty.argmax())])
-            raise InputError(f"{origin}: {where}: {name} is missing; expected a value for every unit")
-    for name in columns[:-2]:
-        table[name] = table[name].map(str)
-    for name in _DISCLOSED:
-        table[name] = _binary(table, name, origin)
-    _check_words(table, origin)
-    _check_complete(table, origin)
-    return table
+    """Return the canonical outcomes: `companion.tables.validate` does all of it."""
+    return validate(outcomes, "outcomes", origin)
 
 
 def unit_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFrame:
@@ -120,7 +74,7 @@ def unit_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFr
     Parameters
     ----------
     outcomes : DataFrame
-        See `validate_outcomes`.
+        As in the contract; complete response sets, which `companion.tables.validate` checks.
     reader : str, optional
         Keep this reader only.
 
@@ -134,7 +88,10 @@ def unit_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFr
     InputError
         If the outcomes are refused or the reader is unknown.
     """
-    table = validate_outcomes(outcomes)
+    table = validate(outcomes, "outcomes", "outcomes")
+    if table.empty:
+        raise InputError("outcomes: no rows; expected one row for each reader and unit")
+    table = table.astype(dict.fromkeys(_DISCLOSED, "int64"))
     if reader is not None:
         known = list(table["reader"].unique())
         if reader not in known:
@@ -149,7 +106,7 @@ def cell_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFr
     Parameters
     ----------
     outcomes : DataFrame
-        See `validate_outcomes`.
+        As in the contract; complete response sets, which `companion.tables.validate` checks.
     reader : str, optional
         Required when the table holds several readers, which are never pooled.
 
@@ -195,7 +152,7 @@ def summarise(
     Parameters
     ----------
     outcomes : DataFrame
-        See `validate_outcomes`.
+        As in the contract; complete response sets, which `companion.tables.validate` checks.
     stratify : {"axis", "none"}
         Resample scenarios within their governing axis (Protocol section 3), or all together.
     resampling : Resampling, optional
@@ -270,7 +227,7 @@ def interval_levels(
     Parameters
     ----------
     outcomes : DataFrame
-        See `validate_outcomes`.
+        As in the contract; complete response sets, which `companion.tables.validate` checks.
     levels : iterable of int
         Confidence levels in whole per cent, each between 1 and 99.
     metric : str
@@ -338,7 +295,7 @@ def scenario_effects(outcomes: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     outcomes : DataFrame
-        See `validate_outcomes`.
+        As in the contract; complete response sets, which `companion.tables.validate` checks.
 
     Returns
     -------
@@ -385,7 +342,7 @@ def leave_one_out(outcomes: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     outcomes : DataFrame
-        See `validate_outcomes`.
+        As in the contract; complete response sets, which `companion.tables.validate` checks.
 
     Returns
     -------
@@ -423,7 +380,7 @@ def sign_flip(outcomes: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     outcomes : DataFrame
-        See `validate_outcomes`.
+        As in the contract; complete response sets, which `companion.tables.validate` checks.
 
     Returns
     -------
@@ -464,7 +421,7 @@ def exact_intervals(
     Parameters
     ----------
     outcomes : DataFrame
-        See `validate_outcomes`.
+        As in the contract; complete response sets, which `companion.tables.validate` checks.
     stratify : {"axis", "none"}
         As in `summarise`.
     confidence : float
@@ -578,71 +535,3 @@ def _agreement(past: float, reached: float, tail: float, replicates: int) -> flo
 def _check_stratify(stratify: str) -> None:
     if stratify not in ("axis", "none"):
         raise InputError(f"exposure: stratify is {stratify!r}; expected 'axis' or 'none'")
-
-
-def _where(row: pd.Series) -> str:
-    parts = ("reader", "scenario", "pair", "condition", "candidate_role")
-    return ", ".join(f"{name} {row[name]!s}" for name in parts)
-
-
-def _binary(table: pd.DataFrame, name: str, origin: str) -> pd.Series:
-    ok = table[name].isin([0, 1])
-    if not ok.all():
-        row = table.iloc[int((~ok).argmax())]
-        raise InputError(f"{origin}: {_where(row)}: {name} is {row[name]!r}; expected 0 or 1")
-    return table[name].astype(np.int64)
-
-
-def _check_words(table: pd.DataFrame, origin: str) -> None:
-    allowed = {"condition": CONDITIONS, "candidate_role": ROLES, "cell": CELLS}
-    for name, words in allowed.items():
-        _refuse_first(table, ~table[name].isin(words), name, ", ".join(words), origin)
-    focal = table["condition"].map({"allow": "relevant_admissible", "block": "relevant_inadmissible"})
-    cell = table["candidate_role"].where(table["candidate_role"] != "focal", focal)
-    wrong = table["cell"] != cell
-    if wrong.any():
-        _refuse_first(table, wrong, "cell", cell[int(wrong.argmax())], origin)
-    axes = table.drop_duplicates(["scenario", "axis"])
-    twice = axes[axes.duplicated("scenario")]
-    if len(twice):
-        scenario, axis = twice.iloc[0][["scenario", "axis"]]
-        raise InputError(f"{origin}: scenario {scenario}: axis {axis} and another; expected one governing axis")
-
-
-def _refuse_first(table: pd.DataFrame, wrong: pd.Series, name: str, expected: str, origin: str) -> None:
-    if wrong.any():
-        row = table.iloc[int(wrong.argmax())]
-        raise InputError(f"{origin}: {_where(row)}: {name} is {row[name]!r}; expected {expected}")
-
-
-def _check_complete(table: pd.DataFrame, origin: str) -> None:
-    twice = table.duplicated(_KEY)
-    if twice.any():
-        raise InputError(f"{origin}: {_where(table.iloc[int(twice.argmax())])}: appears twice; expected once")
-    pairs = table[["scenario", "pair"]].drop_duplicates()
-    _check_pairs(pairs, origin)
-    expected = (
-        pd.DataFrame({"reader": table["reader"].unique()})
-        .merge(pairs, how="cross")
-        .merge(pd.DataFrame({"condition": CONDITIONS}), how="cross")
-        .merge(pd.DataFrame({"candidate_role": ROLES}), how="cross")
-    )
-    have = pd.MultiIndex.from_frame(table[_KEY])
-    missing = expected[~pd.MultiIndex.from_frame(expected[_KEY]).isin(have)]
-    if len(missing):
-        raise InputError(
-            f"{origin}: {_where(missing.iloc[0])}: no outcome ({len(missing)} of {len(expected)} units missing); "
-            "expected complete response sets, both conditions of every pair for every reader"
-        )
-
-
-def _check_pairs(pairs: pd.DataFrame, origin: str) -> None:
-    sizes = pairs.groupby("scenario").size()
-    short = sizes[sizes < sizes.max()]
-    if len(short):
-        scenario = str(short.index[0])
-        found: Sequence[str] = pairs.loc[pairs["scenario"] == scenario, "pair"].tolist()
-        raise InputError(
-            f"{origin}: scenario {scenario}: pair {', '.join(found)} only; "
-            f"expected {int(sizes.max())} pairs as in other scenarios"
-        )

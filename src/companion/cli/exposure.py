@@ -41,7 +41,7 @@ def exposure(
     from companion.bootstrap import Resampling
     from companion.tables import read_table
 
-    table = study.validate_outcomes(read_table(outcomes, "outcomes"), origin=str(outcomes))
+    table = read_table(outcomes, "outcomes")
     for name in without or ():
         if name not in set(table["scenario"]):
             known = ", ".join(table["scenario"].unique())

@@ -1,25 +1,17 @@
 """The record tables: what they hold, how they are read and written, and what is refused.
 
-Seven tables (`TABLES`) carry everything the protocol needs. In memory they are pandas frames with fixed dtypes; on
-disk they are Parquet, CSV or JSON Lines. Unresolved is <NA> in memory, a null or an empty field on disk, and
-nothing in this package turns it into yes or no.
+Seven tables (`TABLES`) carry everything the method needs. In memory they are pandas frames with fixed dtypes; on disk
+they are Parquet, CSV, TSV, JSON or JSON Lines, the text formats also packed (.gz). Unresolved is <NA> in memory, a null
+or an empty field on disk, and nothing in this package turns it into yes or no.
 """
 
 from __future__ import annotations
 
-from companion.tables.checks import find_problems, schema_of, validate
-from companion.tables.files import (
-    EXTENSIONS,
-    atomic_path,
-    find_file_problems,
-    format_of,
-    read_raw,
-    read_table,
-    write_table,
-)
-from companion.tables.problems import Origin, Problem
-from companion.tables.records import OWN_RECORDS, Records, load_records, open_records
-from companion.tables.schema import AXIS_COLUMNS, INTENTS, STATES, TABLES, Column, Rule, Schema
+from companion.tables.checks import examine, find_problems, schema_of, validate
+from companion.tables.files import EXTENSIONS, atomic_path, format_of, guard, read_raw, read_table, write_table
+from companion.tables.problems import Origin, Problem, listing
+from companion.tables.records import OWN_RECORDS, Folder, Records, examine_folder, load_records
+from companion.tables.schema import AXIS_COLUMNS, INTENTS, STATES, TABLES, Column, Rule, Schema, json_schema
 
 __all__ = [
     "AXIS_COLUMNS",
@@ -29,17 +21,21 @@ __all__ = [
     "STATES",
     "TABLES",
     "Column",
+    "Folder",
     "Origin",
     "Problem",
     "Records",
     "Rule",
     "Schema",
     "atomic_path",
-    "find_file_problems",
+    "examine",
+    "examine_folder",
     "find_problems",
     "format_of",
+    "guard",
+    "json_schema",
+    "listing",
     "load_records",
-    "open_records",
     "read_raw",
     "read_table",
     "schema_of",

@@ -1,19 +1,23 @@
-"""Reading and writing tables: Parquet, CSV and JSON Lines, told by extension.
+"""Reading and writing tables: Parquet, CSV, TSV, JSON and JSON Lines, plain or .gz, told by extension.
 
-Text files are read without interpretation: every CSV field is text until its column says otherwise, so ``007``,
-``NA`` and ``null`` stay as they are. The one reading that a format forces: CSV cannot tell an empty text from a
-missing one, so the empty text is a missing value in every format.
+Text files are read without interpretation: every CSV field is text until its column says otherwise, so ``007`` and
+``NA`` stay as they are. The one reading that a format forces: CSV cannot tell an empty text from a missing one, so the
+empty text is a missing value in every format. A text file that cannot be read fast and whole is read line by line, so
+that its good rows are there and its bad lines are named. One guard stands around all reading.
 """
 
 from __future__ import annotations
 
 import csv
-import io
+import gzip
 import json
 import os
+import stat
 import uuid
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,17 +27,32 @@ import pyarrow as pa
 
 from companion.errors import InputError
 from companion.tables import strict_json
-from companion.tables.checks import examine, schema_of, validate
+from companion.tables.checks import schema_of, validate
 from companion.tables.problems import Origin, Problem, show
 
-EXTENSIONS: dict[str, str] = {
+FORMATS: dict[str, str] = {
     ".parquet": "parquet",
     ".csv": "csv",
+    ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
 }
-_BOM = b"\xef\xbb\xbf"
+EXTENSIONS: dict[str, str] = FORMATS | {f"{end}.gz": form for end, form in FORMATS.items() if form != "parquet"}
+"""Extension -> format."""
+
 _LARGEST_BLOCK = 2**31 - 1
+_TEXT = pd.StringDtype(na_value=np.nan)
+
+
+@dataclass
+class Raw:
+    """What a file holds as it is: rows that could be read, their numbers among all rows, and lines that could not."""
+
+    frame: pd.DataFrame
+    origin: Origin
+    problems: list[Problem] = field(default_factory=list)
+    numbers: list[int] | None = None
 
 
 def read_table(path: str | os.PathLike[str], name: str) -> pd.DataFrame:
@@ -42,7 +61,7 @@ def read_table(path: str | os.PathLike[str], name: str) -> pd.DataFrame:
     Parameters
     ----------
     path : path-like
-        A file ending in .parquet, .csv, .jsonl or .ndjson.
+        A file ending in one of `EXTENSIONS`.
     name : str
         A key of `TABLES`.
 
@@ -61,27 +80,7 @@ def read_table(path: str | os.PathLike[str], name: str) -> pd.DataFrame:
 
 
 def read_unchecked(path: str | os.PathLike[str], name: str) -> tuple[pd.DataFrame, str, Origin]:
-    """Read a file as the named table without validating it.
-
-    Parameters
-    ----------
-    path : path-like
-        A file ending in .parquet, .csv, .jsonl or .ndjson.
-    name : str
-        A key of `TABLES`.
-
-    Returns
-    -------
-    frame : DataFrame
-        As from `read_raw`; a JSON Lines file without rows, which cannot name its columns, gets the required ones.
-    name : str
-    origin : Origin
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or there is no such table.
-    """
+    """Read a file as the named table; one without rows, which cannot name its columns, gets the required ones."""
     schema = schema_of(name)
     frame, origin = read_raw(path)
     if frame.shape == (0, 0):
@@ -89,87 +88,334 @@ def read_unchecked(path: str | os.PathLike[str], name: str) -> tuple[pd.DataFram
     return frame, name, origin
 
 
-def find_file_problems(path: str | os.PathLike[str], name: str) -> list[Problem]:
-    """List everything that is wrong with the table in a file.
-
-    Parameters
-    ----------
-    path : path-like
-        A file ending in .parquet, .csv, .jsonl or .ndjson.
-    name : str
-        A key of `TABLES`.
-
-    Returns
-    -------
-    list of Problem
-        A file that cannot be read at all gives one problem.
-    """
-    schema_of(name)
-    try:
-        raw = read_unchecked(path, name)
-    except InputError as error:
-        where, _, what = str(error).partition(": ")
-        what, _, expected = what.partition("; expected ")
-        return [Problem(where, what, expected or "a readable table", "repair the file, or write it again")]
-    return examine(*raw)[1]
-
-
 def read_raw(path: str | os.PathLike[str]) -> tuple[pd.DataFrame, Origin]:
-    """Read a file as it is, without knowing which table it holds.
+    """Read a file as it is, without knowing which table it holds; the first bad line is refused.
 
-    Parameters
-    ----------
-    path : path-like
-        A file ending in .parquet, .csv, .jsonl or .ndjson.
-
-    Returns
-    -------
-    frame : DataFrame
-        CSV columns are text; JSON Lines columns hold Python objects; Parquet columns keep their Arrow types.
-    origin : Origin
-        Finds the line of a row in a text file.
-
-    Raises
-    ------
-    InputError
-        If the file is absent, unreadable, damaged, or of an unknown kind.
+    CSV columns are text; JSON Lines columns hold text, numbers or Python objects; Parquet columns keep their Arrow
+    types. The origin finds the line of a row in a text file.
     """
+    raw = scan(path)
+    for problem in raw.problems:
+        raise problem.error()
+    return raw.frame, raw.origin
+
+
+def scan(path: str | os.PathLike[str], name: str = "") -> Raw:
+    """Read a file as far as it can be read; refuse one that is no table at all."""
     path = Path(path)
-    readers: dict[str, Callable[[Path], tuple[pd.DataFrame, Origin]]] = {
-        "parquet": _read_parquet,
-        "csv": _read_csv,
-        "jsonl": _read_jsonl,
-    }
+    with guard(path):
+        form = format_of(path)
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode):  # a pipe would wait for ever, a device never end
+            found = "is a folder" if stat.S_ISDIR(state.st_mode) else "is not a regular file"
+            raise InputError(f"{path}: {found}; expected a file")
+        if state.st_size > _memory():
+            raise InputError(f"{path}: {state.st_size:,} bytes do not fit in memory; expected a smaller file")
+        if form == "parquet":
+            return _read_parquet(path)
+        data = _utf8(_bytes(path))
+        if not data:
+            needs = "a header line" if form in ("csv", "tsv") else "one JSON object a line (a lone newline is no rows)"
+            raise InputError(f"{path}: the file is empty; expected {needs}")
+        if form in ("csv", "tsv"):
+            return _read_csv(data, path, "\t" if form == "tsv" else ",", name)
+        return _read_json(data, path) if form == "json" else _read_jsonl(data, path, name)
+
+
+@contextmanager
+def guard(path: str | os.PathLike[str], wanted: str = "a file that can be read") -> Iterator[None]:
+    """Turn whatever a hostile file or name can make of reading it into one line."""
+    label = str(path).encode("utf-8", "backslashreplace").decode()
     try:
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder; expected a file")
-        return readers[format_of(path)](path)
+        yield
+    except InputError:
+        raise
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; expected a file that can be read") from error
+        raise InputError(f"{label}: {error.strerror or _line(error)}; expected {wanted}") from error
+    except MemoryError as error:
+        raise InputError(f"{label}: does not fit in memory; expected a smaller file") from error
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        EOFError,
+        zlib.error,
+        pa.ArrowException,
+    ) as e:
+        raise InputError(f"{label}: {_line(e)}; expected {wanted}") from e
+
+
+def _line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _memory() -> int:
+    try:
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (ValueError, OSError, AttributeError):
+        return 2**36
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """Tell the format of a file from its extension.
-
-    Parameters
-    ----------
-    path : path-like
-        Need not exist.
-
-    Returns
-    -------
-    {"parquet", "csv", "jsonl"}
-
-    Raises
-    ------
-    InputError
-        If the extension is not one of `EXTENSIONS`.
-    """
-    suffix = Path(path).suffix.lower()
+    """Tell the format of a file, which need not exist, from its extension."""
+    ends = [end.lower() for end in Path(path).suffixes[-2:]]
+    suffix = "".join(ends) if ends[-1:] == [".gz"] else "".join(ends[-1:])
     if suffix not in EXTENSIONS:
         found = f"the extension {suffix!r} is unknown" if suffix else "the name has no extension"
-        raise InputError(f"{path}: {found}; expected one of {', '.join(EXTENSIONS)}")
+        raise InputError(f"{show(str(path))[1:-1]}: {found}; expected one of {', '.join(FORMATS)}, or .gz after it")
     return EXTENSIONS[suffix]
+
+
+def _bytes(path: Path) -> bytes:
+    """Return the bytes of a file, unpacked, but never more than fit in memory."""
+    if path.suffix.lower() != ".gz":
+        return path.read_bytes()
+    most = _memory() // 4
+    with gzip.open(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"{path}: unpacks to more than {most:,} bytes; expected a smaller file")
+    return data
+
+
+def _utf8(data: bytes) -> bytes:
+    """Return text as UTF-8 without its byte order mark; UTF-16 is told by its own."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16").encode()
+    return data.removeprefix(b"\xef\xbb\xbf")
+
+
+def _lines(data: bytes, path: Path, name: str, problems: list[Problem]) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are UTF-8 text, numbered from 1; note the others."""
+    # Only a line feed ends a line: text may hold the other Unicode line separators.
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        try:
+            yield number, line.decode()
+        except UnicodeDecodeError as error:
+            what = f"byte 0x{line[error.start]:02x} at place {error.start + 1} of the line is not UTF-8"
+            fix = "save the file as UTF-8, or take the damaged bytes out"
+            problems.append(_bad_line(path, name, number, what, "UTF-8 text", fix))
+
+
+def _bad_line(path: Path, name: str, line: int, what: str, expected: str, fix: str, row: int | None = None) -> Problem:
+    return Problem(name, row, line, None, what, expected, fix, origin=str(path), code="line")
+
+
+# --- Parquet -----------------------------------------------------------------------------------------------------
+
+
+def _read_parquet(path: Path) -> Raw:
+    import pyarrow.parquet as pq
+
+    try:
+        # Opened here, so that a folder of fragments or a URL is never read by accident.
+        with path.open("rb") as file:
+            table = pq.ParquetFile(file).read()  # a name that is there twice is reported later, with the other faults
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise InputError(f"{path}: is not a whole Parquet file ({_line(error)}); expected Parquet") from error
+    columns = [_decoded(column) for column in table.columns]
+    # Arrow types keep null and NaN apart; saved pandas indexes stay columns.
+    frame = pd.DataFrame({n: column.to_pandas(types_mapper=pd.ArrowDtype) for n, column in enumerate(columns)})
+    frame.columns = pd.Index(table.column_names, dtype=object)
+    return Raw(frame, Origin(str(path)))
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Undo encodings that only save space, and that few Arrow functions know."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.large_string()) if str(column.type) == "string_view" else column
+
+
+# --- CSV ---------------------------------------------------------------------------------------------------------
+
+
+def _read_csv(data: bytes, path: Path, mark: str, name: str) -> Raw:
+    first, _, rest = data.partition(b"\n")
+    if first.strip()[:4].lower() == b"sep=" and len(first.strip()) == 5:  # what spreadsheets write
+        return _read_csv(b"\n" + rest, path, first.strip()[4:].decode("latin-1"), name)
+    problems: list[Problem] = []
+    # Arrow accepts a quote that never closes, and swallows the rest of the file.
+    frame = None if b'"' in data else _arrow_csv(data, path, mark)
+    if frame is not None:
+        lines: list[int] = []
+
+        def line_of(row: int) -> int:
+            if not lines:
+                lines.extend(line for line, _ in _csv_rows(data, path, mark, name, []))
+            return lines[row + 1]
+
+        return Raw(frame, Origin(str(path), line_of))
+    rows = _csv_rows(data, path, mark, name, problems)
+    header = next(rows, None)
+    if header is None and not problems:
+        raise InputError(f"{path}: the file is empty; expected a header line")
+    width = 0 if header is None else len(header[1])
+    good: list[tuple[int, int, list[str]]] = []
+    for number, (line, fields) in enumerate(rows, start=1):
+        if len(fields) == width:
+            good.append((number, line, fields))
+        else:
+            expected = f"{width} fields, as the header"
+            fix = "quote fields that hold commas, quotes or line breaks; leave unknown fields empty"
+            problems.append(_bad_line(path, name, line, f"the row has {len(fields)} fields", expected, fix, number))
+    frame = pd.DataFrame([fields for _, _, fields in good], columns=pd.RangeIndex(width), dtype=_TEXT)
+    frame.columns = pd.Index(header[1] if header else [], dtype=object)
+    return Raw(frame, Origin(str(path), lambda row: good[row][1]), problems, [number for number, _, _ in good])
+
+
+def _arrow_csv(data: bytes, path: Path, mark: str) -> pd.DataFrame | None:
+    """Read a CSV file at once; None where it takes a closer look."""
+    import pyarrow.csv as arrow_csv
+
+    header = next(_csv_rows(data.lstrip(b"\r\n").partition(b"\n")[0], path, mark, "", []), None)
+    if header is None:
+        return None
+    numbered = [str(n) for n in range(len(header[1]))]  # names may repeat; that is reported later
+    block = min(max(len(data) + 1, 2**16), _LARGEST_BLOCK)  # one block: no cell is too long for it
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(data if data.endswith((b"\n", b"\r")) else data + b"\n"),
+            arrow_csv.ReadOptions(use_threads=False, block_size=block, column_names=numbered),
+            arrow_csv.ParseOptions(delimiter=mark),
+            arrow_csv.ConvertOptions(
+                strings_can_be_null=False, column_types=dict.fromkeys(numbered, pa.large_string())
+            ),
+        )
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    frame = table.slice(1).to_pandas(types_mapper={pa.large_string(): _TEXT}.get)
+    frame.columns = pd.Index(header[1], dtype=object)
+    return frame
+
+
+def _csv_rows(
+    data: bytes, path: Path, mark: str, name: str, problems: list[Problem]
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line on which each row starts, and its fields; blank lines are no rows."""
+    numbers: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for number, text in _lines(data, path, name, problems):
+            numbers.append(number)
+            yield text + "\n"
+
+    limit = csv.field_size_limit(_LARGEST_BLOCK)  # the limit is global, so it is put back
+    reader = csv.reader(texts(), delimiter=mark, strict=True)
+    start = 0
+    try:
+        for fields in reader:
+            if fields:
+                yield numbers[start], fields
+            start = reader.line_num
+    except csv.Error as error:
+        what = f"the row cannot be read ({error}); nothing after it was examined"
+        fix = "close the quote, and double a quote that belongs to the text"
+        problems.append(_bad_line(path, name, numbers[min(start, len(numbers) - 1)], what, "balanced quotes", fix))
+    finally:
+        csv.field_size_limit(limit)
+
+
+# --- JSON --------------------------------------------------------------------------------------------------------
+
+
+def _read_json(data: bytes, path: Path) -> Raw:
+    try:
+        found = strict_json.decode(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {_line(error)}; expected JSON") from error
+    if not isinstance(found, list) or not all(isinstance(record, dict) for record in found):
+        raise InputError(f"{path}: {show(found)} is not a list of objects; expected [{{...}}, ...], one for each row")
+    return Raw(_framed(found), Origin(str(path)))
+
+
+def _read_jsonl(data: bytes, path: Path, name: str) -> Raw:
+    frame = _arrow_jsonl(data)
+    if frame is not None:
+        filled: list[int] = []
+
+        def line_of(row: int) -> int:
+            if not filled:
+                filled.extend(number for number, line in enumerate(data.split(b"\n"), start=1) if line.strip())
+            return filled[row]
+
+        return Raw(frame, Origin(str(path), line_of))
+    records: list[dict[str, Any]] = []
+    lines: list[int] = []
+    numbers: list[int] = []
+    problems: list[Problem] = []
+    for number, text in _lines(data, path, name, problems):
+        if text.strip():
+            try:
+                records.append(_object(text))
+                lines.append(number)
+                numbers.append(len(records) + len(problems))
+            except (ValueError, RecursionError) as error:
+                what = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
+                fix = "write the row again as one JSON object on one line, every name once, numbers finite"
+                problems.append(_bad_line(path, name, number, str(what), "one JSON object a line", fix))
+    return Raw(_framed(records), Origin(str(path), lambda row: lines[row]), problems, numbers)
+
+
+def _object(text: str) -> dict[str, Any]:
+    record = strict_json.decode(text)
+    if not isinstance(record, dict):
+        raise ValueError(f"{show(record)} is not a JSON object")
+    return record
+
+
+def _framed(records: list[dict[str, Any]]) -> pd.DataFrame:
+    names = list(dict.fromkeys(key for record in records for key in record))
+    columns = {name: pd.Series([record.get(name) for record in records], dtype=object) for name in names}
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(records)))
+
+
+def _arrow_jsonl(data: bytes) -> pd.DataFrame | None:
+    """Read flat JSON Lines at once; None where a line takes a closer look (Arrow refuses repeated names itself)."""
+    import pyarrow.json as arrow_json
+
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    try:
+        sample = [_object(line.decode()) for line in (*lines[:200], *lines[-200:])]
+        kinds: dict[str, set[type]] = {}
+        for record in sample:
+            for key, value in record.items():
+                kinds.setdefault(key, set()).add(type(value))
+        types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+        fields = []
+        for key, found in kinds.items():
+            (kind,) = (found - {type(None)}) or {str}
+            fields.append((key, types[kind]))
+        if len(data) > _LARGEST_BLOCK // 2:
+            return None
+        table = arrow_json.read_json(
+            pa.BufferReader(data),
+            arrow_json.ReadOptions(use_threads=False, block_size=max(len(data) + 1, 2**16)),
+            arrow_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="error"),
+        )
+    except (ValueError, KeyError, RecursionError, pa.ArrowException):
+        return None
+    # Arrow takes two objects on one line, one on two lines, and numbers that are not finite.
+    if table.num_rows != len(lines) or not all(
+        line.strip()[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines
+    ):
+        return None
+    whole = {pa.string(): _TEXT, pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    frame = pd.DataFrame({n: c.to_pandas(types_mapper=whole.get) for n, c in enumerate(table.columns)})
+    for number, column in enumerate(table.columns):
+        if pa.types.is_floating(column.type):
+            missing = column.is_null().to_numpy()
+            if not np.isfinite(frame[number].to_numpy()[~missing]).all():
+                return None
+    frame.columns = pd.Index(table.column_names, dtype=object)
+    return frame
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
 
 
 def write_table(df: pd.DataFrame, path: str | os.PathLike[str], name: str | None = None) -> Path:
@@ -185,31 +431,38 @@ def write_table(df: pd.DataFrame, path: str | os.PathLike[str], name: str | None
     df : DataFrame
         The table. The index is not written.
     path : path-like
-        Ends in .parquet, .csv, .jsonl or .ndjson. Missing parent folders are made.
+        Ends in one of `EXTENSIONS`. Missing parent folders are made.
     name : str, optional
         A key of `TABLES`: validate first, and write the canonical copy.
 
     Returns
     -------
     Path
-        Where the table is.
+        The file written.
 
     Raises
     ------
     InputError
-        If the extension is unknown, the table is refused, a cell cannot be held by the format, or the disk refuses.
+        For an unknown extension, a table that is refused, a cell that the format cannot hold, or a place that
+        cannot be written. The file is then as it was before.
     """
-    path = Path(path)
-    writers = {"parquet": _write_parquet, "csv": _write_csv, "jsonl": _write_jsonl}
-    write = writers[format_of(path)]
-    if name is not None:
-        df = validate(df, name)
+    path, form = Path(path), format_of(path)
+    df = df if name is None else validate(df, name, str(path))
     with atomic_path(path) as temporary:
         try:
-            write(df, temporary)
-        except (pa.ArrowException, UnicodeEncodeError, TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"{path}: a cell cannot be written to this format ({reason})") from error
+            if form == "parquet":
+                import pyarrow.parquet as pq
+
+                pq.write_table(pa.Table.from_pandas(df, preserve_index=False), temporary, compression="zstd")
+                return path
+            packed = path.suffix.lower() == ".gz"
+            # No name and no time in the header: the same table gives the same bytes.
+            with temporary.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, 0) if packed else raw as file:
+                file.write(
+                    _csv_bytes(df, "\t" if form == "tsv" else ",") if form in ("csv", "tsv") else _json_bytes(df, form)
+                )
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{path}: a cell cannot be written to this format ({_line(error)})") from error
     return path
 
 
@@ -217,158 +470,24 @@ def write_table(df: pd.DataFrame, path: str | os.PathLike[str], name: str | None
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary name in the same folder, and move it into place when the block ends well.
 
-    Parameters
-    ----------
-    path : path-like
-        Where the file shall be. An older file there is replaced only at the end, in one step.
-
-    Yields
-    ------
-    Path
-        The temporary file to write. It keeps the extension of ``path``.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be written or ``path`` is a folder.
+    The temporary name is unique and keeps the extension; an older file is replaced only at the end, in one step. A
+    place that cannot be written is refused, and nothing is left behind.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex[:8]}.tmp{path.suffix}")
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder; expected the name of a file to write")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; expected a place that can be written") from error
-    finally:
-        if temporary.is_file():
-            temporary.unlink()
-
-
-# --- Parquet -----------------------------------------------------------------------------------------------------
-
-
-def _read_parquet(path: Path) -> tuple[pd.DataFrame, Origin]:
-    import pyarrow.parquet as pq
-
-    try:
-        # Opened here, so that a folder of fragments or a URL is never read by accident.
-        with path.open("rb") as file:
-            table = pq.ParquetFile(file).read()  # a name that is there twice is reported later, with the other faults
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: is not a whole Parquet file ({reason}); expected Parquet") from error
-    columns = [_decoded(column) for column in table.columns]
-    # Arrow types keep null and NaN apart; saved pandas indexes stay columns.
-    frame = pd.DataFrame({n: column.to_pandas(types_mapper=pd.ArrowDtype) for n, column in enumerate(columns)})
-    frame.columns = pd.Index(table.column_names, dtype=object)
-    return frame, Origin(str(path))
-
-
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Undo encodings that only save space, and that few Arrow functions know."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return column.cast(pa.large_string()) if str(column.type) == "string_view" else column
-
-
-def _write_parquet(df: pd.DataFrame, path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.Table.from_pandas(df, preserve_index=False), path, compression="zstd")
-
-
-# --- CSV ---------------------------------------------------------------------------------------------------------
-
-
-def _read_csv(path: Path) -> tuple[pd.DataFrame, Origin]:
-    import pyarrow.csv as arrow_csv
-
-    raw = _read_text(path)
-    header = next(_csv_rows(raw, path), None)
-    if header is None:
-        raise InputError(f"{path}: the file is empty; expected a header line")
-    names = header[1]
-    if b'"' in raw:  # Arrow accepts a quote that never closes, and swallows the rest of the file
-        _check_csv(raw, path)
-    numbered = [str(n) for n in range(len(names))]  # names may repeat; that is reported later
-    block = min(max(len(raw) + 1, 2**16), _LARGEST_BLOCK)  # one block: no cell is too long for it
-    try:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(raw if raw.endswith((b"\n", b"\r")) else raw + b"\n"),
-            arrow_csv.ReadOptions(use_threads=False, block_size=block, column_names=numbered),
-            arrow_csv.ParseOptions(newlines_in_values=True),
-            arrow_csv.ConvertOptions(
-                strings_can_be_null=False, column_types={number: pa.large_string() for number in numbered}
-            ),
-        )
-    except pa.ArrowInvalid as error:
-        _check_csv(raw, path)
-        raise InputError(f"{path}: {str(error).splitlines()[0]}; expected CSV") from error
-    text = pd.StringDtype(na_value=np.nan)
-    frame = table.slice(1).to_pandas(types_mapper={pa.large_string(): text}.get)
-    frame.columns = pd.Index(names, dtype=object)
-    return frame, Origin(str(path), lambda row: _csv_line(raw, path, row))
-
-
-def _read_text(path: Path) -> bytes:
-    """Return the bytes of a UTF-8 file without its byte order mark."""
-    raw = path.read_bytes().removeprefix(_BOM)
-    try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        byte = f"0x{raw[error.start]:02x}"
-        raise InputError(f"{path}, line {line}: byte {byte} is not UTF-8; expected UTF-8 text") from error
-    return raw
-
-
-def _csv_rows(raw: bytes, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line on which each row starts, and its fields; blank lines are no rows."""
-    with _long_fields():
-        reader = csv.reader(io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8", newline=""), strict=True)
-        line = 1
+    with guard(path, "a place that can be written"):
+        temporary = path.with_name(f".{path.name[:80]}.{uuid.uuid4().hex[:8]}.tmp{path.suffix}")
         try:
-            for fields in reader:
-                if fields:
-                    yield line, fields
-                line = reader.line_num + 1
-        except csv.Error as error:
-            raise InputError(f"{path}, line {line}: {error}; expected CSV with balanced quotes") from error
+            if path.is_dir():
+                raise InputError(f"{path}: is a folder; expected the name of a file to write")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            temporary.replace(path)
+        finally:
+            if temporary.is_file():
+                temporary.unlink()
 
 
-@contextmanager
-def _long_fields() -> Iterator[None]:
-    """Let the standard reader take a text of any length; its limit is global, so put it back."""
-    limit = csv.field_size_limit(_LARGEST_BLOCK)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _check_csv(raw: bytes, path: Path) -> None:
-    """Refuse an unbalanced quote, and a row that has more or fewer fields than the header."""
-    rows = _csv_rows(raw, path)
-    width = len(next(rows)[1])
-    for row, (line, fields) in enumerate(rows, start=1):
-        if len(fields) != width:
-            raise InputError(f"{path}, row {row} (line {line}): {len(fields)} fields; expected {width}, as the header")
-
-
-def _csv_line(raw: bytes, path: Path, row: int) -> int | None:
-    """Return the line of a 0-based data row."""
-    for number, (line, _) in enumerate(_csv_rows(raw, path), start=-1):
-        if number == row:
-            return line
-    return None
-
-
-def _write_csv(df: pd.DataFrame, path: Path) -> None:
+def _csv_bytes(df: pd.DataFrame, mark: str) -> bytes:
     texts = df.select_dtypes(include=["object", "str"])
     for name, column in texts.items():
         if column.map(pd.api.types.is_scalar, na_action="ignore").eq(False).any():
@@ -377,56 +496,17 @@ def _write_csv(df: pd.DataFrame, path: Path) -> None:
     returns = any(column.astype("str").str.contains("\r", regex=False).any() for _, column in texts.items())
     flags = {name: df[name].astype("Int8") for name in df.columns if pd.api.types.is_bool_dtype(df[name].dtype)}
     quoting: Literal[0, 1] = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
-    df.assign(**flags).to_csv(path, index=False, lineterminator="\n", encoding="utf-8", quoting=quoting)
+    return df.assign(**flags).to_csv(index=False, lineterminator="\n", quoting=quoting, sep=mark).encode()
 
 
-# --- JSON Lines --------------------------------------------------------------------------------------------------
-
-
-def _read_jsonl(path: Path) -> tuple[pd.DataFrame, Origin]:
-    raw = _read_text(path)
-    if not raw:
-        raise InputError(f"{path}: the file is empty; expected one JSON object a line (a lone newline is no rows)")
-    records, lines = [], []
-    # Only a line feed ends a line: text may hold the other Unicode line separators.
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        if line.strip():
-            records.append(_json_object(line, path, number))
-            lines.append(number)
-    names = list(dict.fromkeys(key for record in records for key in record))
-    columns = {name: pd.Series([record.get(name) for record in records], dtype=object) for name in names}
-    frame = pd.DataFrame(columns, index=pd.RangeIndex(len(records)))
-    return frame, Origin(str(path), lambda row: lines[row])
-
-
-def _json_object(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    where = f"{path}, line {number}"
-    try:
-        record = strict_json.decode(line.decode())
-    except strict_json.JsonFaultError as error:
-        if error.name is not None:
-            fault = f", column {error.name}: the name appears more than once; expected every name once"
-        else:
-            fault = f": {error}; expected a finite number or null"
-        raise InputError(f"{where}{fault}") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: {error.msg} at character {error.pos + 1}; expected one JSON object") from error
-    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
-        raise InputError(f"{where}: {error}; expected one flat JSON object") from error
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: {show(record)} is not a JSON object; expected {{...}} with one name per column")
-    return record
-
-
-def _write_jsonl(df: pd.DataFrame, path: Path) -> None:
+def _json_bytes(df: pd.DataFrame, form: str) -> bytes:
     names = [str(name) for name in df.columns]
     columns = [column.astype(object).where(column.notna(), None).tolist() for _, column in df.items()]
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for cells in zip(*columns, strict=True):
-            record = dict(zip(names, cells, strict=True))
-            file.write(json.dumps(record, ensure_ascii=False, allow_nan=False, default=_json_default) + "\n")
-        if df.empty:
-            file.write("\n")
+    rows = (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False, default=_json_default) for row in rows]
+    return (
+        "[" + ",\n".join(lines) + "]\n" if form == "json" else "".join(f"{line}\n" for line in lines) or "\n"
+    ).encode()
 
 
 def _json_default(cell: Any) -> Any:

@@ -9,7 +9,7 @@ from companion.tables.problems import show
 
 
 class JsonFaultError(ValueError):
-    """A fault that the standard library's decoder lets pass."""
+    """A fault that the standard library's decoder lets pass; ``name`` is the name that is there twice, if one is."""
 
     def __init__(self, what: str, name: str | None = None) -> None:
         super().__init__(what)

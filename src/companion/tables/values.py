@@ -1,9 +1,8 @@
 """From whatever a cell holds to the canonical type of its column, without guessing.
 
-Every parser takes a column as it was given and returns ``(values, bad)``: the canonical column, and a mask of the
-cells that cannot be read. A bad cell is missing in ``values``; callers refuse the table, so it is never used.
-Parsers work on whole columns; only columns of Python objects (JSON Lines, frames built by hand) are walked cell by
-cell.
+Every parser takes a column as it was given and returns ``(values, bad)``: the canonical column, and a mask of the cells
+that cannot be read, which are missing in ``values``. Parsers work on whole columns; only columns of Python objects are
+walked cell by cell.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import datetime as dt
 import math
 import numbers
 import re
+import unicodedata
+import weakref
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
@@ -64,8 +65,19 @@ def _may_hold_control(arrow: pa.Array) -> bool:
     return bool((raw < 0x20).any() or (raw == 0x7F).any() or (raw == 0xC2).any())  # C1 begins with C2 in UTF-8
 
 
+NO_NAME = ("NULL", "null", "None", "nan", "NaN")
+"""What programs write where an id or a namespace should have been: missing, wherever it stands."""
+
+
+def parse_id(column: pd.Series) -> Parsed:
+    """Read a column of ids or namespaces: names, but for the words that stand for none."""
+    values, bad = parse_name(column)
+    nothing = values.isin(NO_NAME)
+    return values.mask(nothing) if nothing.any() else values, bad
+
+
 def parse_boolean(column: pd.Series) -> Parsed:
-    """Read a column of {1, 0, ?} as nullable booleans (Protocol section 1)."""
+    """Read a column of {1, 0, ?} as nullable booleans."""
     if pd.api.types.is_bool_dtype(column.dtype) and column.dtype != object:
         return column.astype("boolean"), np.zeros(len(column), dtype=bool)
     try:
@@ -209,3 +221,45 @@ def _number_of(cell: Any) -> Any:
     except OverflowError:
         return _BAD
     return number if math.isfinite(number) else _BAD
+
+
+_NUMBERED: dict[int, tuple[Any, npt.NDArray[np.int32], pd.Index]] = {}
+
+
+def numbered(column: pd.Series) -> tuple[npt.NDArray[np.int32], pd.Index]:
+    """Give every distinct value of a column a number, in order of appearance, -1 where missing.
+
+    Hashing text is what validation and scoring spend their time on; a column of text is hashed once while it lives.
+    """
+    data = getattr(column.array, "_pa_array", None)
+    key = id(data)
+    if data is not None and key in _NUMBERED and _NUMBERED[key][0]() is data:
+        return _NUMBERED[key][1:]
+    found, levels = pd.factorize(column)
+    result = found.astype(np.int32), pd.Index(levels)
+    if data is not None:
+        _NUMBERED[key] = (weakref.ref(data, lambda _: _NUMBERED.pop(key, None)), *result)
+    return result
+
+
+def folded(values: pd.Index) -> npt.NDArray[Any]:
+    """Write ids so that those which differ only in form are alike: case, spaces, Unicode form, 7.0, 007."""
+    text = pd.Series(values, dtype="str").str.strip().str.lower()
+    odd = ~text.str.isascii()
+    if odd.any():
+        text[odd] = [unicodedata.normalize("NFKC", value).strip().casefold() for value in text[odd]]
+    return (
+        text.str.replace(r"^([0-9]+)\.0+$", r"\1", regex=True).str.replace(r"^0+(?=[0-9])", "", regex=True).to_numpy()
+    )
+
+
+PARSERS: dict[str, Callable[[pd.Series], Parsed]] = {
+    "text": parse_text,
+    "name": parse_name,
+    "id": parse_id,
+    "boolean": parse_boolean,
+    "whole": parse_whole,
+    "count": parse_whole,
+    "score": parse_number,
+    "number": parse_number,
+}
