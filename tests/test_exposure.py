@@ -297,43 +297,15 @@ def put(column: str, value: object):
     return change
 
 
-UNIT = "reader gpt-5.6-sol, scenario scope-market, pair 1, condition allow, candidate_role irrelevant_admissible"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: drop(t, 1), UNIT + r": no outcome \(1 of 768 units missing\)"),
-        (
-            lambda t: t[~((t.scenario == "scope-market") & (t.pair == 1) & (t.condition == "block"))],
-            r"scope-market, pair 1, condition block, .*no outcome \(12 of 768",
-        ),
-        (
-            lambda t: t[~((t.reader == READERS[1]) & (t.scenario == "time-promo"))],
-            "reader gemini.*time-promo.*12 of 768",
-        ),
-        (
-            lambda t: t[~((t.scenario == "scope-market") & (t.pair == 2))],
-            "scenario scope-market: pair 1 only; expected 2",
-        ),
-        (lambda t: pd.concat([t, t.iloc[[1]]]), UNIT + ": appears twice"),
-        (put("cell", "relevant"), UNIT + ": cell is 'relevant'; expected relevant_admissible"),
-        (put("cell", "relevant_admissible"), ": cell is 'relevant_admissible'; expected irrelevant_admissible"),
-        (put("condition", "deny"), "condition is 'deny'; expected allow, block"),
-        (put("candidate_role", "other"), "candidate_role is 'other'; expected focal"),
-        (put("disclosed_exposed", 2), UNIT + ": disclosed_exposed is 2; expected 0 or 1"),
-        (put("disclosed_withheld", 0.5), "disclosed_withheld is 0.5; expected 0 or 1"),
-        (put("disclosed_withheld", None), UNIT + ": disclosed_withheld is missing"),
-        (put("reader", None), "reader is missing"),
-        (put("axis", "lifecycle_intent"), "scenario scope-market: axis .* and another"),
-        (lambda t: t.drop(columns="cell"), "no column 'cell'"),
+def test_incomplete_sets_are_refused_before_anything_is_averaged(outcomes):
+    """What else is refused is tested with the tables."""
+    for change, message in (
+        (lambda t: t.drop(t.index[1]), r"no outcome \(1 of 768 units missing\)"),
         (lambda t: t.iloc[:0], "no rows"),
-        (lambda t: t.assign(population=["a"] + ["b"] * 767), "population: found 2"),
-    ],
-)
-def test_refusals_name_the_unit(outcomes, change, message):
-    with pytest.raises(InputError, match=message):
-        exposure.summarise(change(outcomes), replicates=1)
+        (lambda t: t.assign(population=["a"] + ["b"] * 767), "row 2, column population"),
+    ):
+        with pytest.raises(InputError, match=message):
+            exposure.summarise(change(outcomes))
 
 
 def test_unknown_settings_are_refused(outcomes):

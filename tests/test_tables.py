@@ -8,7 +8,6 @@ import math
 import os
 import pickle
 import re
-import time
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -25,17 +24,18 @@ from companion.errors import InputError
 from companion.tables import (
     TABLES,
     Records,
-    find_file_problems,
+    examine_folder,
     find_problems,
+    json_schema,
     load_records,
-    open_records,
     read_raw,
     read_table,
     validate,
     write_table,
 )
 
-FORMATS = ("csv", "jsonl", "ndjson", "parquet")
+FORMATS = ("csv", "jsonl", "ndjson", "parquet", "tsv.gz", "json", "jsonl.gz")
+NO_NAME = ("NULL", "null", "None", "nan", "NaN")
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 quick = settings(
     max_examples=40,
@@ -73,10 +73,11 @@ awkward = st.sampled_from(
     ]
 )
 prose = awkward | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
-# A name holds no control character.
-text = awkward.filter(lambda t: t != "\x00") | st.text(
-    st.characters(exclude_categories=["Cs", "Cc"], include_characters="\t\r\n"), min_size=1, max_size=8
-)
+# A name holds no control character, and is not a word for none.
+text = (
+    awkward.filter(lambda t: t != "\x00")
+    | st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters="\t\r\n"), min_size=1, max_size=8)
+).filter(lambda t: t not in NO_NAME)
 maybe_text = st.none() | text
 axis = st.sampled_from([True, False, None])
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -136,12 +137,31 @@ def ledger_frames(draw: st.DrawFn) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["query_id", "arm", "memory_id", "retrieved", "exposed"], dtype=object)
 
 
+ROLES = ("focal", "irrelevant_admissible", "irrelevant_inadmissible")
+
+
+def cell_of(condition: str, role: str) -> str:
+    return role if role != "focal" else {"allow": "relevant_admissible", "block": "relevant_inadmissible"}[condition]
+
+
 @st.composite
 def outcomes_frames(draw: st.DrawFn) -> pd.DataFrame:
-    keys = draw(st.lists(st.tuples(text, text), max_size=4, unique=True))
+    """Complete sets: every reader meets every pair of every scenario under both conditions, with three candidates."""
+    readers, scenarios = (draw(st.lists(text, max_size=2, unique=True)) for _ in range(2))
+    pairs = draw(st.lists(text, min_size=1, max_size=2, unique=True))
     rows = [
-        (reader, scenario, "a", str(n), "allow", "focal", "relevant_admissible", draw(axis), draw(axis))
-        for n, (reader, scenario) in enumerate(keys)
+        (
+            reader,
+            scenario,
+            "a",
+            pair,
+            condition,
+            role,
+            cell_of(condition, role),
+            draw(st.booleans()),
+            draw(st.booleans()),
+        )
+        for reader, scenario, pair, condition, role in product(readers, scenarios, pairs, ("allow", "block"), ROLES)
     ]
     return pd.DataFrame(rows, columns=list(TABLES["outcomes"].names[:-1]), dtype=object)
 
@@ -170,7 +190,7 @@ def test_a_table_reads_back_exactly(name: str, suffix: str, tmp_path: Path) -> N
     def round_trip(frame: pd.DataFrame) -> None:
         table = validate(frame, name)
         path = write_table(table, tmp_path / f"t.{suffix}")
-        if table.empty and suffix in ("jsonl", "ndjson"):  # no rows, no names: see the test of empty tables
+        if table.empty and suffix.startswith(("js", "nd")):  # no rows, no names: see the test of empty tables
             return
         if table.empty:  # nothing tells the type of a column of the user's own that holds nothing
             table = table.drop(columns="mine", errors="ignore")
@@ -223,7 +243,7 @@ def test_the_published_outcomes_read_as_they_are() -> None:
     assert Counter(table["cell"]) == Counter(row["cell"] for row in rows)
     assert table["disclosed_exposed"].astype(int).tolist() == [int(row["disclosed_exposed"]) for row in rows]
     assert table["pair"].tolist() == [row["pair"] for row in rows]
-    assert not find_file_problems(path, "outcomes")
+    assert not find_problems(table, "outcomes")
 
 
 def test_bom_crlf_blank_lines_and_a_missing_last_newline(tmp_path: Path) -> None:
@@ -261,7 +281,7 @@ def test_defaults_and_columns() -> None:
         pd.DataFrame({"mine": [1, 2], "namespace": ["u", None], "memory_id": [7, 8], "group": [None, "g"]}),
         "memories",
     )
-    assert list(memories.columns) == [c for c in TABLES["memories"].names if c != "population"] + ["mine"]
+    assert list(memories.columns) == [c.name for c in TABLES["memories"].columns if c.required or c.add] + ["mine"]
     assert memories["memory_id"].tolist() == ["7", "8"]
     assert memories["group"].tolist() == ["u", "g"]
     assert memories["source"].tolist() == ["all", "all"]
@@ -319,15 +339,20 @@ def test_parquet_from_other_writers(tmp_path: Path) -> None:
     assert read_table(tmp_path / "work.parquet", "work")["candidates_scored"].tolist() == [2**53 + 1]
 
 
-def test_the_schemas_serve_pandera() -> None:
-    import pandera.errors
+@pytest.mark.parametrize("name", list(TABLES))
+def test_the_json_schema_says_what_the_table_takes(name: str) -> None:
+    schema = json_schema(name)
+    assert list(schema["properties"]) == list(TABLES[name].names) and schema["required"] == list(TABLES[name].required)
+    assert all(told["description"] for told in schema["properties"].values())
 
-    frame = pd.DataFrame({"arm": ["a", "a"], "query_id": ["q", "q"], "rank": [1, 2], "memory_id": ["m", "n"]})
-    schema = TABLES["rankings"].pandera()
-    good = validate(frame, "rankings")
-    schema.validate(good)
-    with pytest.raises(pandera.errors.SchemaError):
-        schema.validate(good.assign(rank=[1, 3]))
+
+def test_the_json_schema_knows_words_and_what_may_be_empty() -> None:
+    told = json_schema("memories")["properties"]
+    assert told["state"]["enum"] == ["current", "stale", "superseded", "forgotten", "unknown", None]
+    assert told["memory_id"]["type"] == ["string", "integer"] and "null" in told["namespace"]["type"]
+    assert json_schema("rankings")["properties"]["rank"]["type"] == "integer"
+    assert json_schema("outcomes")["properties"]["condition"]["enum"] == ["allow", "block"]
+    assert {None, "?", 1, "0"} <= set(json_schema("labels")["properties"]["scope"]["enum"])
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------
@@ -489,22 +514,6 @@ def test_a_repeated_key_is_refused(name: str, keys: list[str]) -> None:
     assert all(key in str(refused.value) for key in keys)
 
 
-def test_repeated_outcomes_are_refused_only_when_the_key_is_complete() -> None:
-    frame = pd.DataFrame(
-        {
-            "reader": "r",
-            "scenario": "s",
-            "cell": "c",
-            "disclosed_exposed": [1, 0],
-            "disclosed_withheld": 0,
-            "pair": 1,
-        }
-    )
-    assert not find_problems(frame, "outcomes")
-    with pytest.raises(InputError, match="listed twice"):
-        validate(frame.assign(condition="allow", candidate_role="focal"), "outcomes")
-
-
 def test_many_bad_rows_are_counted_not_repeated() -> None:
     frame = label_rows(20).astype(object)
     frame.loc[3:15, "policy"] = "maybe"
@@ -521,13 +530,17 @@ def test_everything_wrong_is_listed_at_once_with_a_way_out() -> None:
     frame = frame.rename(columns={"arm": "Arm"})
     frame["arm"] = ""
     problems = find_problems(frame, "rankings")
-    assert [problem.column for problem in problems] == ["score", "arm", "rank", "memory_id", "population"]
-    assert [problem.row for problem in problems] == [4, 1, 2, 3, 3]
-    assert [problem.more for problem in problems] == [0, 3, 0, 0, 1]
+    assert [(problem.column, problem.row) for problem in problems] == [
+        *[("score", 4), ("arm", 1), ("arm", 2), ("arm", 3), ("arm", 4), ("rank", 2), ("memory_id", 3)],
+        *[("population", 3), ("population", 4)],
+    ]
+    assert "best rank" in problems[6].fix
     assert all(problem.fix and problem.expected and problem.level == "error" for problem in problems)
     with pytest.raises(InputError) as refused:
         validate(frame, "rankings")
     assert str(refused.value) == problems[0].message
+    with pytest.raises(InputError, match=r"the field is empty; .* and 3 more"):
+        validate(frame.assign(score=1.0), "rankings")
 
 
 def test_a_missing_column_suggests_the_near_name() -> None:
@@ -535,6 +548,10 @@ def test_a_missing_column_suggests_the_near_name() -> None:
         validate(pd.DataFrame({"query_id": ["q"], "Memory ID": ["m"]}), "labels")
     with pytest.raises(InputError, match=r"column query_id: .*the columns are query_id;memory_id"):
         validate(pd.DataFrame({"query_id;memory_id": ["q;m"]}), "labels")
+    assert (
+        "add a column memory_id"
+        in find_problems(pd.DataFrame({"id": ["m"], "namespace": "u", "memory": "t"}), "memories")[0].fix
+    )
     assert "';'" in find_problems(pd.DataFrame({"query_id;memory_id": ["q;m"]}), "labels")[0].fix
 
 
@@ -543,6 +560,139 @@ def test_a_lookalike_of_an_absent_column_is_only_a_warning() -> None:
     (problem,) = find_problems(frame, "labels")
     assert (problem.level, problem.column) == ("warning", "lifecyle") and "lifecycle" in problem.fix
     assert "lifecyle" not in validate(frame, "labels")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "memory"])
+@pytest.mark.parametrize("word", ["NULL", "null", "None", "nan", "NaN", "", None])
+def test_words_for_none_are_missing_in_every_id_and_namespace(word: str | None, suffix: str, tmp_path: Path) -> None:
+    memories = pd.DataFrame({"memory_id": ["m", "n"], "namespace": ["u", word], "text": ["t", "null"]}, dtype=object)
+    queries = pd.DataFrame({"query_id": [word], "namespace": ["u"]}, dtype=object)
+    labels = pd.DataFrame({"query_id": ["q"], "memory_id": ["m"], "anchor_id": [word]}, dtype=object)
+
+    def through(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+        if suffix == "memory":
+            return validate(frame, name)
+        return read_table(write_table(frame, tmp_path / f"t.{suffix}"), name)
+
+    read = through(memories, "memories")
+    assert read["namespace"].isna().tolist() == read["group"].isna().tolist() == [False, True]
+    assert read["text"].tolist() == ["t", "null"]  # a word of a text is a word
+    assert through(labels, "labels")["anchor_id"].isna().all()
+    with pytest.raises(InputError, match=r"row 1.*column query_id: the field is empty"):
+        through(queries, "queries")
+
+
+@pytest.mark.parametrize("word", ["NA", "none", "Null", "NAN", "N/A", "0", "-"])
+def test_other_words_are_ids(word: str) -> None:
+    assert validate(pd.DataFrame({"memory_id": [word], "namespace": [word]}), "memories")["namespace"].tolist() == [
+        word
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("7.0", "7"), ("007", "7"), ("7.00", "007"), ("ns", "ns "), ("\tns", "ns"), ("Ann", "ANN"), ("é", "e\u0301"),
+     ("ﬁle", "file"), ("ß", "ss"), ("１", "1")],
+)  # fmt: skip
+def test_ids_that_differ_only_in_form_are_told_with_the_pair(one: str, other: str) -> None:
+    memories = pd.DataFrame({"memory_id": ["a", one, "b", other], "namespace": "u"})
+    (problem,) = find_problems(memories, "memories")
+    assert (problem.code, problem.level, problem.column) == ("id_forms", "warning", "memory_id")
+    assert f"{one!r} and {other!r}" in problem.what and problem.value == ((one, other),)
+    # Across tables: an unknown id names the one it may stand for; namespaces are only told of.
+    tables = {"queries": query_rows(1), "labels": pd.DataFrame({"query_id": ["q0"], "memory_id": [other]})}
+    built = Records(memories=pd.DataFrame({"memory_id": [one], "namespace": "u"}), **tables)
+    (problem,) = built.find_problems()
+    assert problem.is_error and f"({one!r} differs only in form)" in problem.what and repr(one) in problem.fix
+    built = Records(
+        memories=memory_rows(1).assign(namespace=one), queries=query_rows(1).assign(namespace=other),
+        labels=label_rows(1).assign(query_id="q0"),
+    )  # fmt: skip
+    (problem,) = [found for found in built.find_problems() if found.code == "id_forms"]
+    assert problem.column == "namespace" and problem.value == ((other, one),)
+    built.check()  # a warning stops nothing
+
+
+@pytest.mark.parametrize(("one", "other"), [("7", "70"), ("0", "00x"), ("7.5", "7"), ("a-b", "a_b"), ("ns1", "ns 1")])
+def test_ids_that_differ_in_more_than_form_are_left_alone(one: str, other: str) -> None:
+    assert not find_problems(pd.DataFrame({"memory_id": [one, other], "namespace": "u"}), "memories")
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [("3", 3), ("3.0", 3), ("-0", 0), ("3.00", 3), (3.0, 3), (np.int8(3), 3), (2**63 - 1, 2**63 - 1), ("2", 2),
+     ("3.5", None), ("3.", None), (" 3", None), ("٣", None), (2**63, None), (-(2**63) - 1, None), (10**400, None),
+     ("1" * 400, None), (1e300, None), (math.nan, "missing"), (True, None), ("", "missing"), (None, "missing")],
+    ids=lambda value: str(value)[:12],
+)  # fmt: skip
+def test_whole_numbers_are_read_exactly_or_refused(value: object, read: object) -> None:
+    frame = pd.DataFrame({"arm": "a", "query_id": "q", "candidates_scored": pd.Series([value], dtype=object)})
+    if read is None:
+        with pytest.raises(InputError, match=r"row 1, column candidates_scored: .* expected a whole number"):
+            validate(frame, "work")
+    else:
+        column = validate(frame, "work")["candidates_scored"]
+        assert (column.dtype == "Int64" and column.isna().all()) if read == "missing" else column.tolist() == [read]
+    with pytest.raises(InputError, match="column rank"):
+        route = route_rows(1).assign(rank=pd.Series([value], dtype=object))
+        validate(route if read != 3 and read != 2 else route.assign(rank=0), "rankings")
+
+
+def outcome_rows() -> pd.DataFrame:
+    rows = [
+        (reader, scenario, "policy", pair, condition, role, cell_of(condition, role), 1, 0)
+        for reader, scenario, pair, condition, role in product("rs", "xy", "12", ("allow", "block"), ROLES)
+    ]
+    return pd.DataFrame(rows, columns=list(TABLES["outcomes"].names[:-1]))
+
+
+def changed(row: int, **cells: object) -> pd.DataFrame:
+    frame = outcome_rows().astype(object)
+    for name, value in cells.items():
+        frame.loc[row, name] = value
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (outcome_rows().drop(columns="pair"), "column pair: the column is missing"),
+        (changed(3, reader=None), "row 4, column reader: the field is empty"),
+        (
+            changed(3, condition="deny"),
+            "row 4, column condition: 'deny' is not a known condition; expected one of allow",
+        ),
+        (changed(3, candidate_role="x"), "row 4, column candidate_role: 'x'"),
+        (changed(3, cell="relevant"), "row 4, column cell: 'relevant' is not a known cell"),
+        (
+            changed(3, cell="relevant_admissible"),
+            "row 4, column cell: .*cell is 'relevant_admissible', not 'relevant_inad",
+        ),
+        (changed(1, cell="relevant_admissible"), "row 2, column cell: .*not 'irrelevant_admissible'"),
+        (changed(7, axis="scope"), "row 8, column axis: scenario 'x' has axis 'scope' and another"),
+        (
+            changed(5, disclosed_exposed="?"),
+            "row 6, column disclosed_exposed: .*candidate_role 'irrelevant_inad.*no outcome",
+        ),
+        (changed(5, disclosed_withheld=2), "row 6, column disclosed_withheld: 2 is not accepted"),
+        (pd.concat([outcome_rows(), outcome_rows().iloc[[9]]]), "row 49, column candidate_role: .*first in row 10"),
+        (
+            outcome_rows().drop(index=9),
+            r"reader r, scenario x, pair 2, condition block, candidate_role focal: no outcome \(1 of 48",
+        ),
+        (
+            outcome_rows().query("pair == '1' or scenario == 'y'"),
+            "column pair: scenario x: pair 1 only; expected 2 pairs",
+        ),
+        (outcome_rows().query("reader == 'r' or scenario == 'y'"), r"reader s, scenario x, .*\(12 of 48 units missing"),
+        (outcome_rows().assign(population=["a"] * 47 + ["b"]), "row 48, column population"),
+    ],
+)  # fmt: skip
+def test_outcomes_are_refused_unless_every_set_is_complete(frame: pd.DataFrame, words: str) -> None:
+    assert not find_problems(outcome_rows(), "outcomes")
+    with pytest.raises(InputError, match=words) as refused:
+        validate(frame, "outcomes")
+    assert find_problems(frame, "outcomes")[0].message == str(refused.value)
 
 
 @pytest.mark.parametrize("bad_id", [1.5, True, ["m"], {"a": 1}, "\ud800", b"m"], ids=repr)
@@ -576,12 +726,14 @@ def test_nan_in_parquet_is_a_number_that_is_not_finite(tmp_path: Path) -> None:
         (b"\n\n", "the file is empty"),
         (b"arm,query_id\n", "column candidates_scored: the column is missing"),
         (b"arm,arm,query_id,candidates_scored\na,b,q,1\n", "column arm: column 'arm' appears more than once"),
-        (b"arm,query_id,candidates_scored\na,q\n", "row 1 (line 2): 2 fields; expected 3"),
-        (b'arm,query_id,candidates_scored\n"a\nb",q,1\nc,q,2,9\n', "row 2 (line 4): 4 fields; expected 3"),
-        (b'arm,query_id,candidates_scored\na,q,1\n"b,q,2\n', "line 3: unexpected end of data"),
+        (b"arm,query_id,candidates_scored\na,q\n", "row 1 (line 2): the row has 2 fields; expected 3"),
+        (b'arm,query_id,candidates_scored\n"a\nb",q,1\nc,q,2,9\n', "row 2 (line 4): the row has 4 fields; expected 3"),
+        (b'arm,query_id,candidates_scored\na,q,1\n"b,q,2\n', "line 3: the row cannot be read (unexpected end of data)"),
         (b'arm,query_id,candidates_scored\n"a"x,q,1\n', "line 2: "),
-        (b"arm,query_id,candidates_scored\na,\xff,1\n", "line 2: byte 0xff is not UTF-8"),
-        ("arm,query_id,candidates_scored\n".encode("utf-16"), "is not UTF-8"),
+        (b"arm,query_id,candidates_scored\na,\xff,1\n", "line 2: byte 0xff at place 3 of the line is not UTF-8"),
+        ("arm,query_id\n".encode("utf-16"), "column candidates_scored: the column is missing"),
+        (b"\xff\xfea", "expected a file that can be read"),
+        (b"arm\x00query_id,candidates_scored\n", "column arm: the column is missing"),
     ],
 )
 def test_a_damaged_csv_is_refused_in_one_clear_line(content: bytes, words: str, tmp_path: Path) -> None:
@@ -590,8 +742,8 @@ def test_a_damaged_csv_is_refused_in_one_clear_line(content: bytes, words: str, 
     with pytest.raises(InputError) as refused:
         read_table(path, "work")
     assert str(refused.value).startswith(str(path)) and words in str(refused.value)
-    (first, *_) = find_file_problems(path, "work")
-    assert first.message.startswith(str(path)) and first.fix
+    found = examine_folder(tmp_path, ("work",)).errors
+    assert any(problem.message.startswith(str(path)) and problem.fix for problem in found)
 
 
 @pytest.mark.parametrize(
@@ -608,7 +760,7 @@ def test_a_damaged_csv_is_refused_in_one_clear_line(content: bytes, words: str, 
         ),
         (
             b'{"arm":"a","arm":"b","query_id":"q","candidates_scored":1}\n',
-            "line 1, column arm: the name appears more",
+            "line 1: the name 'arm' appears more than once",
         ),
         (
             b'\n{"arm":"a","query_id":"q","candidates_scored":true}\n',
@@ -619,7 +771,7 @@ def test_a_damaged_csv_is_refused_in_one_clear_line(content: bytes, words: str, 
             "row 1 (line 1), column arm: '\\ud800' is not text",
         ),
         (b'{"arm":"a","candidates_scored":1}\n', "column query_id: the column is missing"),
-        (b'{"arm":"\xff"}\n', "line 1: byte 0xff is not UTF-8"),
+        (b'{"arm":"\xff"}\n', "line 1: byte 0xff at place 9 of the line is not UTF-8"),
         (b"[" * 100_000, "line 1: "),
         (b'{"arm":' + b"1" * 5000 + b"}", "line 1: "),
     ],
@@ -646,13 +798,15 @@ def test_paths_that_are_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for path, words in [
         (tmp_path / "absent.csv", "No such file"),
         (tmp_path / "folder.csv", "is a folder; expected a file"),
-        (tmp_path / "t.xlsx", "the extension '.xlsx' is unknown; expected one of .parquet, .csv"),
+        (tmp_path / "t.xlsx", "the extension '.xlsx' is unknown; expected one of .parquet, .csv, .tsv"),
         (tmp_path / "t", "the name has no extension"),
     ]:
         with pytest.raises(InputError, match=words):
             read_table(path, "work")
     with pytest.raises(InputError, match="no table is called 'works'; expected one of memories"):
         read_table(tmp_path / "t.csv", "works")
+
+    (tmp_path / "t.csv").touch()
 
     def deny(self: Path, *args: object) -> bytes:
         raise PermissionError(13, "Permission denied", str(self))
@@ -669,7 +823,7 @@ def test_paths_that_are_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_failed_write_leaves_the_older_file(suffix: str, tmp_path: Path) -> None:
     path = write_table(work_rows(2), tmp_path / f"work.{suffix}", "work")
     before = path.read_bytes()
-    if suffix == "csv":
+    if suffix in ("csv", "tsv.gz"):
         bad = work_rows(2).assign(extra=[["a"], 1])
     else:
         bad = work_rows(2).assign(extra=pd.Series([object(), object()], dtype=object))
@@ -679,6 +833,127 @@ def test_a_failed_write_leaves_the_older_file(suffix: str, tmp_path: Path) -> No
         write_table(work_rows(2).assign(candidates_scored=-1), path, "work")
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == [path.name]  # noqa: PTH208
+
+
+def test_a_file_that_is_not_regular_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "zero.csv").symlink_to("/dev/zero")
+    (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
+    with (tmp_path / "vast.csv").open("wb") as file:
+        file.truncate(2**43)
+    for name, words in [
+        ("pipe.csv", "is not a regular file"),
+        ("zero.csv", "is not a regular file"),
+        ("loop.csv", "symbolic links"),
+        ("vast.csv", "do not fit in memory"),
+        ("nul\0.csv", "null"),
+        ("half\ud800.csv", "expected a file that can be read"),
+        ("long" * 2000 + ".csv", "too long"),
+    ]:
+        with pytest.raises(InputError, match=words) as refused:
+            read_table(tmp_path / name, "work")
+        str(refused.value).encode()  # it can be printed
+
+
+def test_packed_files_that_are_damaged_or_unpack_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_table(work_rows(500), tmp_path / "work.csv.gz", "work")
+    assert len(read_table(path, "work")) == 500
+    assert path.read_bytes() == write_table(work_rows(500), tmp_path / "other.csv.gz", "work").read_bytes()
+    whole = path.read_bytes()
+    for content in (whole[:-9], whole[:20], b"x" + whole, whole[:40] + b"xxxx" + whole[44:]):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=re.escape(str(path))):
+            read_table(path, "work")
+    path.write_bytes(whole)
+    monkeypatch.setattr("companion.tables.files._memory", lambda: 4 * 3000)
+    with pytest.raises(InputError, match="unpacks to more than 3,000 bytes"):
+        read_table(path, "work")
+    with pytest.raises(InputError, match=r"expected one of .parquet"):
+        write_table(work_rows(1), tmp_path / "t.parquet.gz")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"arm":"a","query_id":"q1","candidates_scored":1}\n\n  {"query_id":"q2","arm":"a","candidates_scored":2}  \n',
+        '{"arm":"a","query_id":"q1","candidates_scored":1}\r\n{"query_id":"q2","arm":"a","candidates_scored":2.0}',
+        '{"arm":"a","query_id":"q1","candidates_scored":1}\n{"query_id":"q2","arm":"a","candidates_scored":"2","x":[1]}',
+    ],
+)
+def test_json_lines_read_alike_fast_or_line_by_line(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    path.write_text(content)
+    assert read_table(path, "work").to_dict("list") == {
+        "arm": ["a", "a"],
+        "query_id": ["q1", "q2"],
+        "candidates_scored": [1, 2],
+    }
+    bad = content.replace('"q2"', '"q1"')
+    path.write_text(bad)
+    line = 1 + [n for n, text in enumerate(bad.split("\n")) if text.strip()][1]
+    with pytest.raises(InputError, match=rf"row 2 \(line {line}\), column query_id: .* listed twice, first in row 1"):
+        read_table(path, "work")
+
+
+@pytest.mark.parametrize("at", [0, 350, 699])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"arm":"a","query_id":"x","candidates_scored":1,"arm":"a"}', "the name 'arm' appears more than once"),
+        ('{"arm":"a","query_id":"x","candidates_scored":NaN}', "NaN is not a JSON value"),
+        ('{"arm":"a","query_id":"x"} {"candidates_scored":1}', "Extra data"),
+        ('{"arm":"a","query_id":"x","candidates_scored":\n1}', "Expecting value"),
+        ('{"arm":"a","query_id":["x"],"candidates_scored":1}', "column query_id: \\['x'\\] is not text"),
+        ('{"arm":"a","query_id":"x","candidates_scored":1.5}', "column candidates_scored: 1.5 is not accepted"),
+        (
+            '{"arm":"a","query_id":"x","candidates_scored":18446744073709551616}',
+            "candidates_scored: 18446744073709551616",
+        ),
+    ],
+)
+def test_a_bad_line_in_a_long_file_is_found_wherever_it_stands(line: str, words: str, at: int, tmp_path: Path) -> None:
+    lines = [f'{{"arm":"a","query_id":"q{n}","candidates_scored":{n}}}' for n in range(700)]
+    lines[at] = line
+    path = tmp_path / "work.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=rf"line {at + 1}.*{words}"):
+        read_table(path, "work")
+
+
+def test_two_spellings_of_a_table_that_spreadsheets_write(tmp_path: Path) -> None:
+    path = tmp_path / "work.csv"
+    expected = {"arm": ["a", "a"], "query_id": ["é", "q"], "candidates_scored": [1, 2]}
+    rows = "arm;query_id;candidates_scored\na;é;1\na;q;2\n"
+    for content in (
+        ("sep=;\n" + rows).encode(),
+        ("\ufeffsep=,\r\n" + rows.replace(";", ",").replace("\n", "\r\n")).encode("utf-16-le"),
+        rows.replace(";", ",").encode("utf-16"),
+        rows.replace(";", ",").replace("\n", "\r").encode(),
+    ):
+        path.write_bytes(content)
+        assert read_table(path, "work").to_dict("list") == expected
+    (tmp_path / "work.tsv").write_text(rows.replace(";", "\t"))
+    assert read_table(tmp_path / "work.tsv", "work").to_dict("list") == expected
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[1]", '[{"a": NaN}]', '[{"arm": "a", "arm": "b"}]', "[", '"x"', "[" * 99999]
+)
+def test_a_json_file_is_a_list_of_objects(content: str, tmp_path: Path) -> None:
+    (tmp_path / "work.json").write_text(content)
+    with pytest.raises(InputError, match="expected"):
+        read_table(tmp_path / "work.json", "work")
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, *args: object, **kwargs: object) -> object:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(InputError, match="No space left on device; expected a place that can be written"):
+        write_table(work_rows(2), tmp_path / "work.csv")
+    assert not list(tmp_path.iterdir())
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
@@ -708,7 +983,16 @@ def records(**changes: object) -> Records:
     return Records(**{**tables, **changes})
 
 
+def test_records_tell_what_they_hold() -> None:
+    assert repr(records(name="mine")) == (
+        "<Records mine: 3 memories, 2 queries, 3 labels, 3 rankings (1 arms), 2 work, 3 ledger>"
+    )
+
+
 def test_records_are_checked_and_canonical() -> None:
+    raw = records()
+    assert raw.checked() is not raw and raw.checked().checked().rankings.dtypes["rank"] == "int64"
+    assert (checked := raw.check()).checked() is checked
     checked = records(defaults={"policy": True}).check()
     assert checked.labels["policy"].dtype == "boolean" and checked.population == "own-records"
     assert checked.find_problems() == []
@@ -740,7 +1024,7 @@ def test_an_unknown_id_is_refused(table: str, column: str) -> None:
 def test_populations_are_never_pooled() -> None:
     one = records(memories=memory_rows(3).assign(population="p"), queries=query_rows(2).assign(population="p"))
     assert one.check().population == "p"
-    with pytest.raises(InputError, match="column population: population 'r' is mixed with 'p'"):
+    with pytest.raises(InputError, match=r"column population: population 'r' is mixed with 'p'"):
         records(memories=memory_rows(3).assign(population="p"), labels=records().labels.assign(population="r")).check()
     with pytest.raises(InputError, match="mixed"):
         records(memories=memory_rows(3).assign(population="p"), population="r").check()
@@ -774,7 +1058,7 @@ def test_a_folder_of_tables_in_mixed_formats(tmp_path: Path) -> None:
     (tmp_path / "labels.parquet").unlink()
     with pytest.raises(InputError, match=r"labels.csv, row 2 \(line 3\), column memory_id: 'zz' is unknown"):
         load_records(tmp_path)
-    (problem,) = open_records(tmp_path).find_problems()
+    (problem,) = examine_folder(tmp_path).problems
     assert problem.line == 3 and problem.fix
     (tmp_path / "labels.csv").unlink()
     with pytest.raises(InputError, match=r"table labels is missing; expected labels.parquet, labels.csv"):
@@ -783,27 +1067,6 @@ def test_a_folder_of_tables_in_mixed_formats(tmp_path: Path) -> None:
         load_records(tmp_path / "absent")
     with pytest.raises(InputError, match="no table is called 'lables'"):
         load_records({"lables": "x.csv"})
-
-
-def test_a_million_rows_validate_in_seconds() -> None:
-    n = 1_000_000
-    frame = pd.DataFrame(
-        {
-            "arm": np.repeat(["a", "b"], n // 2),
-            "query_id": (np.arange(n) // 20).astype(str),
-            "rank": np.tile(np.arange(1, 21), n // 20),
-            "memory_id": (np.arange(n) % 1000).astype(str),
-            "score": np.linspace(1, 0, n),
-        }
-    )
-    labels = frame[["query_id", "memory_id"]].assign(policy=np.resize([1.0, 0.0, np.nan], n), scope=True)
-    start = time.perf_counter()
-    validate(frame, "rankings")
-    assert len(validate(labels, "labels")) == n
-    frame.loc[n - 1, "rank"] = 19
-    (problem,) = find_problems(frame, "rankings")
-    assert problem.row == n
-    assert time.perf_counter() - start < 15  # about two seconds on an idle machine
 
 
 def test_reading_raw_tells_lines(tmp_path: Path) -> None:

@@ -14,11 +14,18 @@ import pytest
 from typer.testing import CliRunner
 
 from companion.audit import take_in
-from companion.audit.faults import examine_folder, examine_rows, listing
 from companion.cli import app
 from companion.errors import InputError
 from companion.paths import data_dir
-from companion.tables import Origin, find_problems, load_records, validate, write_table
+from companion.tables import (
+    Origin,
+    examine_folder,
+    find_problems,
+    listing,
+    load_records,
+    validate,
+    write_table,
+)
 
 
 def good(folder, rows=30):
@@ -42,7 +49,7 @@ def run(*arguments):
 
 
 def faults(folder, **kwargs):
-    return listing(examine_folder(folder, **kwargs).faults)
+    return listing(examine_folder(folder, **kwargs).problems)
 
 
 def test_good_records_have_no_fault(tmp_path):
@@ -185,7 +192,7 @@ def test_agrees_with_what_loading_refuses(tmp_path):
         except InputError as error:
             refused += 1
             assert errors, str(error)
-            assert any(fault.problem.where in str(error) for fault in errors), (str(error), errors)
+            assert any(fault.where in str(error) for fault in errors), (str(error), errors)
         else:
             assert not errors
     assert refused > 5
@@ -212,7 +219,7 @@ def test_a_folder_in_the_place_of_a_table_is_a_fault_not_an_absence(tmp_path):
     for name in ("memories", "queries", "rankings"):
         shutil.copy(next((data_dir() / "example").glob(f"{name}.*")), tmp_path)
     (tmp_path / "labels.csv").mkdir()
-    faults = examine_folder(tmp_path, required=("memories", "queries")).faults
+    faults = examine_folder(tmp_path, required=("memories", "queries")).problems
     assert any("labels.csv" in str(fault) for fault in faults)
 
 
@@ -401,7 +408,7 @@ def test_many_contradictions_in_a_route_are_named_once():
     rankings = pd.DataFrame(
         {"arm": "a", "query_id": np.repeat(["q1", "q2"], n), "rank": [*range(1, n + 1)] * 2, "memory_id": "m1"}
     ).assign(memory_id=lambda t: "m" + t["rank"].astype(str), score=lambda t: -(t["rank"] % 2))
-    found = listing(examine_rows(rankings, "rankings", Origin("r"))[1])
+    found = listing(find_problems(rankings, "rankings", Origin("r")))
     assert found["row"].tolist() == [2, n + 2]
     assert found["what"].str.contains("rank 1 has score -1 and rank 2 has 0").all()
     assert find_problems(rankings, "rankings")[0].level == "warning"

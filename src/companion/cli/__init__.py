@@ -50,6 +50,7 @@ _GROUPS = (
     "sweep",
     "scale",
     "validate",
+    "schema",
     "audit",
     "importing",
 )

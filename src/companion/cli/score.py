@@ -45,7 +45,7 @@ Example: `companion score --memories memories.csv --queries queries.csv --labels
 
 
 def score(
-    memories: Annotated[Path, typer.Option(help="Table of memories (.parquet, .csv or .jsonl).")],
+    memories: Annotated[Path, typer.Option(help="Table of memories (.parquet, .csv, .jsonl, ...).")],
     queries: Annotated[Path, typer.Option(help="Table of queries.")],
     labels: Annotated[Path, typer.Option(help="Table of labels; an empty cell or ? is unresolved.")],
     rankings: Annotated[Path, typer.Option(help="Table of rankings: arm, query_id, rank, memory_id.")],
@@ -70,7 +70,9 @@ def score(
 ) -> None:
     """Read, check and score the tables, then print estimates and contrasts."""
     from companion import scoring, tables
+    from companion.bootstrap import Resampling
 
+    how = Resampling(replicates, confidence, seed)  # refused before the long part
     refuse_overwriting([per_query], [memories, queries, labels, rankings, work])
     own = tables.load_records(memories=memories, queries=queries, labels=labels, rankings=rankings, work=work)
     table = scoring.score_routes(
@@ -81,9 +83,14 @@ def score(
         top_k=top_k,
         infeasibility_cost=infeasibility_cost,
     )
-    summary = scoring.summarise(table, reference=reference, replicates=replicates, confidence=confidence, seed=seed)
+    summary = scoring.summarise(table, reference=reference, resampling=how)
     if per_query is not None:
-        tables.write_table(table[list(_PER_QUERY)], per_query)
+        rows = table[list(_PER_QUERY)]
+        if tables.format_of(per_query) in ("csv", "tsv"):  # what a spreadsheet would take for a formula
+            from companion.audit.cells import guard
+
+            rows = rows.assign(arm=rows["arm"].map(guard), query_id=rows["query_id"].map(guard))
+        tables.write_table(rows, per_query)
     settings = {
         **summary.settings,
         "target_recall": target_recall,
@@ -126,7 +133,10 @@ def report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
             {
                 "arms": records(summary.arms),
                 "contrasts": records(macro[list(_CONTRAST_COLUMNS)]),
-                "source_contrasts": records(summary.contrasts[summary.contrasts["source"] != "macro"]),
+                # With one source they are the contrasts once more.
+                "source_contrasts": records(summary.contrasts[summary.contrasts["source"] != "macro"])
+                if summary.arms["source"].nunique() > 2
+                else [],
                 "intervals": records(summary.intervals),
                 "undefined": records(pd.concat([undefined(summary.intervals), undefined(summary.contrasts)])),
                 "settings": settings,
@@ -148,11 +158,17 @@ def report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
         where = ", ".join(row["undefined_in"])
         said = f"–: {row['arm']} reaches the target for no query of {where}: its means over sources are undefined."
         typer.echo(printable(said))
-    level = f"{100 * settings['confidence']:g}%"
-    typer.echo(
-        f"{level} percentile intervals, {settings['replicates']} replicates over {settings['n_clusters']} groups, "
-        f"seed {settings['seed']}; recall is evaluable for {100 * settings['evaluable_share']:.1f}% of queries."
-    )
+    for arm, number in settings["not_served"].items():
+        queries = "query" if number == 1 else "queries"
+        typer.echo(
+            printable(f"{arm} was not asked {number:,} of {settings['queries']:,} {queries}, left out of its means.")
+        )
+    clusters, level = settings["n_clusters"], f"{100 * settings['confidence']:g}%"
+    made = f"No intervals: {settings['no_interval']}"
+    if summary.intervals["low"].notna().any():
+        made = f"{level} percentile intervals, {settings['replicates']} replicates over {clusters} groups"
+    share = 100 * settings["evaluable_share"]
+    typer.echo(f"{made}, seed {settings['seed']}; recall is evaluable for {share:.1f}% of queries.")
 
 
 def undefined(rows: pd.DataFrame) -> pd.DataFrame:

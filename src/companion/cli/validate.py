@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from companion.cli._common import JSON_OPTION, print_json, records
+from companion.cli._common import JSON_OPTION, print_json, printable, records
 from companion.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from companion.audit.faults import Fault, Folder
+    from companion.tables import Folder, Problem
 
 _HELP = """Check a folder of tables and list everything that is wrong, row by row, with a fix for each fault.
 
 The folder holds memories and queries, and as many of labels, rankings, work and ledger as you have, each as .parquet,
-.csv, .jsonl or .ndjson. Exit code 0: no table is malformed (warnings may be listed), and the last line says whether the
-records can be scored or what that would need, such as a table that is not there. Exit code 2: something is wrong.
+.csv, .tsv, .jsonl, .ndjson or .json, the text formats also packed (.gz). Exit code 0: no table is malformed (warnings
+may be listed), and the last line says whether the records can be scored or what that would need, such as a table that
+is not there. Exit code 2: something is wrong.
 
 Example: `companion validate data/demo`
 """
@@ -35,7 +36,7 @@ def validate(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Examine the folder, print its faults, and refuse it if there is an error among them."""
-    from companion.audit.faults import examine_folder, listing
+    from companion.tables import examine_folder, listing
 
     found = examine_folder(folder, ("memories", "queries"))
     needs = "" if found.errors else _needs(found)
@@ -45,32 +46,30 @@ def validate(
                 "folder": str(folder),
                 "tables": {name: len(frame) for name, frame in found.frames.items()},
                 "errors": len(found.errors),
-                "warnings": len(found.faults) - len(found.errors),
+                "warnings": len(found.problems) - len(found.errors),
                 "scoring_needs": needs or None,
-                "faults": records(listing(found.faults)),
+                "faults": records(listing(found.problems)),
             }
         )
     else:
         rows = ", ".join(f"{name} {len(frame):,}" for name, frame in found.frames.items())
-        print_faults(found.faults)
+        print_faults(found.problems)
         typer.echo(f"Rows read: {rows or 'none'}.")
     if found.errors:
         raise InputError(refusal(folder, found.errors))
     if not as_json:
         verdict = f"To be scored, these records need {needs}." if needs else "These records can be scored."
-        typer.echo(verdict if found.faults else f"Nothing is wrong. {verdict}")
+        typer.echo(verdict if found.problems else f"Nothing is wrong. {verdict}")
 
 
 def _needs(found: Folder) -> str:
     """Say what scoring would refuse well-formed tables for, or nothing."""
-    from companion import scoring
-    from companion.tables import Records
+    from companion.labels import anchors_of
 
     absent = [name for name in ("labels", "rankings") if name not in found.frames]
     if absent:
         return f"a table {' and a table '.join(absent)}"
-    tables: Any = found.frames
-    if scoring.anchors_of(Records(**tables, origins=found.origins).check()).empty:
+    if anchors_of(found.records().check()).empty:
         return (
             "a query with an anchor (a memory whose labels relevant, scope, policy and lifecycle are all 1, scope by "
             "label or by the namespaces); companion audit reports on them as they are"
@@ -78,52 +77,20 @@ def _needs(found: Folder) -> str:
     return ""
 
 
-def print_faults(faults: Sequence[Fault]) -> None:
-    """Print every fault on a line of its own, grouped under its file and followed by its fix.
-
-    Parameters
-    ----------
-    faults : sequence of Fault
-    """
-    groups: dict[tuple[str, str, str], list[Fault]] = {}
+def print_faults(faults: Sequence[Problem]) -> None:
+    """Print every fault on a line of its own, grouped under its file and followed by its fix."""
+    groups: dict[tuple[str, str, str], list[Problem]] = {}
     for fault in faults:
-        groups.setdefault((fault.problem.origin, fault.problem.level, fault.problem.fix), []).append(fault)
+        groups.setdefault((fault.origin, fault.level, fault.fix), []).append(fault)
     for (origin, level, fix), members in groups.items():
-        number = f"{len(members):,} {level}{'s' if len(members) > 1 else ''}"
-        typer.echo(printable(f"{origin}: {number}"))
+        typer.echo(printable(f"{origin}: {len(members):,} {level}{'s' if len(members) > 1 else ''}"))
         for fault in members:
-            problem = fault.problem
-            place = problem.where.removeprefix(origin).lstrip(", ")
-            typer.echo(printable(f"  {place + ': ' if place else ''}{problem.what}; expected {problem.expected}"))
-        typer.echo(printable(f"  fix: {fix}\n"))
+            place = fault.where.removeprefix(origin).lstrip(", ")
+            typer.echo("  " + printable(f"{place + ': ' if place else ''}{fault.what}; expected {fault.expected}"))
+        typer.echo(f"  fix: {printable(fix)}\n")
 
 
-def refusal(folder: Path, errors: Sequence[Fault]) -> str:
-    """Return the one line that ends a command which lists faults.
-
-    Parameters
-    ----------
-    folder : Path
-    errors : sequence of Fault
-
-    Returns
-    -------
-    str
-    """
+def refusal(folder: Path, errors: Sequence[Problem]) -> str:
+    """Return the one line that ends a command which lists faults."""
     tables = ", ".join(dict.fromkeys(fault.table for fault in errors))
     return f"{folder}: {len(errors):,} {'faults' if len(errors) > 1 else 'fault'} in {tables}, listed above"
-
-
-def printable(text: str) -> str:
-    """Escape what would steer a terminal; a final line feed stays.
-
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    str
-    """
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text.rstrip("\n"))
-    return shown + "\n" * (len(text) - len(text.rstrip("\n")))

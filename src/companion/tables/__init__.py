@@ -11,7 +11,8 @@ from companion.tables.checks import examine, find_problems, schema_of, validate
 from companion.tables.files import EXTENSIONS, atomic_path, format_of, guard, read_raw, read_table, write_table
 from companion.tables.problems import Origin, Problem, listing
 from companion.tables.records import OWN_RECORDS, Folder, Records, examine_folder, load_records
-from companion.tables.schema import AXIS_COLUMNS, INTENTS, STATES, TABLES, Column, Rule, Schema, json_schema
+from companion.tables.rules import AXIS_COLUMNS, Rule
+from companion.tables.schema import INTENTS, STATES, TABLES, Column, Schema, json_schema
 
 __all__ = [
     "AXIS_COLUMNS",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -324,7 +325,7 @@ def _unknown_ids(
 
 
 def _not_compared(found: list[Problem], lender: str, origins: Origins) -> Problem:
-    count, label = len(found), origins[lender].label
+    count, label = len(found), Path(origins[lender].label).name
     return replace(
         found[0],
         **{"row": None, "line": None, "value": None, "level": "warning"},

@@ -238,16 +238,18 @@ def _read_csv(data: bytes, path: Path, mark: str, name: str) -> Raw:
     first, _, rest = data.partition(b"\n")
     if first.strip()[:4].lower() == b"sep=" and len(first.strip()) == 5:  # what spreadsheets write
         return _read_csv(b"\n" + rest, path, first.strip()[4:].decode("latin-1"), name)
+    if b"\n" not in data:
+        data = data.replace(b"\r", b"\n")
     problems: list[Problem] = []
     # Arrow accepts a quote that never closes, and swallows the rest of the file.
     frame = None if b'"' in data else _arrow_csv(data, path, mark)
     if frame is not None:
         lines: list[int] = []
 
-        def line_of(row: int) -> int:
+        def line_of(row: int) -> int | None:
             if not lines:
                 lines.extend(line for line, _ in _csv_rows(data, path, mark, name, []))
-            return lines[row + 1]
+            return lines[row + 1] if row + 1 < len(lines) else None
 
         return Raw(frame, Origin(str(path), line_of))
     rows = _csv_rows(data, path, mark, name, problems)
@@ -265,7 +267,12 @@ def _read_csv(data: bytes, path: Path, mark: str, name: str) -> Raw:
             problems.append(_bad_line(path, name, line, f"the row has {len(fields)} fields", expected, fix, number))
     frame = pd.DataFrame([fields for _, _, fields in good], columns=pd.RangeIndex(width), dtype=_TEXT)
     frame.columns = pd.Index(header[1] if header else [], dtype=object)
-    return Raw(frame, Origin(str(path), lambda row: good[row][1]), problems, [number for number, _, _ in good])
+    return Raw(
+        frame,
+        Origin(str(path), lambda row: good[row][1] if row < len(good) else None),
+        problems,
+        [number for number, _, _ in good],
+    )
 
 
 def _arrow_csv(data: bytes, path: Path, mark: str) -> pd.DataFrame | None:

@@ -16,7 +16,8 @@ from companion.errors import InputError
 from companion.tables.checks import across, examine, is_canonical, scope_left_empty, validate
 from companion.tables.files import EXTENSIONS, FORMATS, guard, read_unchecked, scan
 from companion.tables.problems import Origin, Problem, show
-from companion.tables.schema import AXIS_COLUMNS, TABLES
+from companion.tables.rules import AXIS_COLUMNS
+from companion.tables.schema import TABLES
 
 OWN_RECORDS = "own-records"
 REQUIRED = ("memories", "queries", "labels")

@@ -92,7 +92,7 @@ def none(view: View) -> Mask:
 def given(column: str, role: str = "an id") -> Rule:
     """Refuse an empty field."""
     return Rule(
-        f"{column}given",
+        f"{column}_given",
         (column,),
         lambda view: view[column].isna().to_numpy(),
         lambda view, row: "the field is empty",
@@ -147,7 +147,7 @@ def all_or_none(column: str, expected: str, fix: str) -> Rule:
         return none(view) if missing.all() else missing
 
     what = f"the field is empty although other rows give a {column}"
-    return Rule(f"{column}all_or_none", (column,), broken, lambda view, row: what, expected, fix)
+    return Rule(f"{column}_all_or_none", (column,), broken, lambda view, row: what, expected, fix)
 
 
 def one_value(name: str, column: str, what: Callable[[View, int], str], expected: str, fix: str) -> Rule:
@@ -347,7 +347,7 @@ ONE_AXIS = Rule(
 def settled(column: str) -> Rule:
     """Refuse an outcome that is not known."""
     return Rule(
-        f"{column}settled",
+        f"{column}_settled",
         (*UNIT, column),
         lambda view: view[column].isna().to_numpy(),
         lambda view, row: f"{view.key(UNIT, row)}: no outcome",

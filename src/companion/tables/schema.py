@@ -89,7 +89,7 @@ def json_schema(name: str) -> dict[str, Any]:
     schema = TABLES[name]
     known = (rule for rule in schema.rules if rule.name.endswith("_known_word"))
     words = {rule.columns[0]: rule.expected.removeprefix("one of ").partition(", or")[0].split(", ") for rule in known}
-    given = {rule.columns[0] for rule in schema.rules if rule.name.endswith("rules.given")}
+    given = {rule.columns[0] for rule in schema.rules if rule.name == f"{rule.columns[0]}_given"}
     properties = {}
     for column in schema.columns:
         told = dict(kinds[column.kind])
@@ -189,8 +189,8 @@ _RANKINGS = Schema(
         rules.unique("arm", "query_id", "rank"),
         rules.unique(
             *(*rules.ROUTE, "memory_id"),
-            fix="keep a memory that a route returned more than once at its best rank and number the ranks again, as the "
-            "importers do",
+            fix="keep a memory that a route returned more than once at its best rank, and number the ranks again, as "
+            "the importers do",
         ),
         rules.NO_GAP,
         rules.all_or_none(
