@@ -83,7 +83,9 @@ def test_an_undefined_macro_value_says_which_source_made_it_so(run, folder):
     rankings = pd.read_csv(folder / "rankings.csv")
     rankings = rankings[(rankings["arm"] == "x") | (rankings["query_id"] != "q4")]  # y misses all of source t
     rankings.to_csv(folder / "rankings.csv", index=False)
-    _, out, _ = run("score", *tables(folder), "--reference", "x", "--replicates", 50, "--json")
+    (folder / "work.csv").write_text("arm,query_id,candidates_scored\ny,q4,\n")
+    asked = tables(folder, work=folder / "work.csv")
+    _, out, _ = run("score", *asked, "--reference", "x", "--replicates", 50, "--json")
     result = json.loads(out)
     (macro,) = [row for row in result["arms"] if (row["arm"], row["source"]) == ("y", "macro")]
     assert macro["upper_bound"] is None
@@ -93,8 +95,8 @@ def test_an_undefined_macro_value_says_which_source_made_it_so(run, folder):
         assert (bound["estimate"], bound["undefined_in"], bound["undefined_replicates"]) == (None, ["t"], 50)
         assert ("y", reference, "evidence_recall") not in said
     assert ("x", None, "upper_bound") not in said
-    assert said["x", None, "candidates_scored"]["undefined_in"] == ["s", "t"]  # there is no table of work
-    _, out, _ = run("score", *tables(folder), "--replicates", 50)
+    assert said["x", None, "candidates_scored"]["undefined_in"] == ["s", "t"]  # nothing was counted
+    _, out, _ = run("score", *asked, "--replicates", 50)
     assert "–: y reaches the target for no query of t: its means over sources are undefined." in out
 
 
@@ -109,8 +111,32 @@ def test_per_query_file_has_the_contract_s_columns(run, folder):
             "label_coverage any_violation violation_count wrong_scope policy_disallowed lifecycle_incompatible loss"
         ).split()
     )
-    assert len(table) == 8
+    assert len(table) == 7  # y was not asked q3
     assert table[table["query_id"] == "q3"].iloc[:, 3:].isna().all(axis=None)
+    shown = run("score", *tables(folder), "--replicates", 10)[1]
+    assert "y was not asked 1 of 4 queries, left out of its means." in shown and "x was not" not in shown
+    assert "No intervals: fewer than two groups to resample; 10 replicates, fewer than 200, seed 0" in shown
+
+
+def test_contrasts_of_one_source_are_listed_once_and_formulas_are_inert(run, folder):
+    for name in ("queries", "rankings", "labels"):
+        text = (folder / f"{name}.csv").read_text().replace("q1,", "=q1,").replace(",t\n", ",s\n")
+        (folder / f"{name}.csv").write_text(text)
+    out = folder / "per.csv"
+    result = json.loads(run("score", *tables(folder), "--reference", "x", "--per-query", out, "--json")[1])
+    assert result["contrasts"] and result["source_contrasts"] == []
+    assert set(pd.read_csv(out)["query_id"]) == {"'=q1", "q2", "q3", "q4"}
+    run("score", *tables(folder), "--per-query", folder / "per.parquet")
+    assert "=q1" in set(pd.read_parquet(folder / "per.parquet")["query_id"])
+
+
+def test_schema_lists_columns_and_prints_json_schema(run):
+    code, out, _ = run("schema", "work")
+    assert code == 0 and "candidates_scored" in out and "rank" not in out
+    told = json.loads(run("schema", "--json")[1])
+    assert set(told) >= {"memories", "outcomes"} and told["labels"]["required"] == ["query_id", "memory_id"]
+    assert json.loads(run("schema", "labels", "--json")[1]) == told["labels"]
+    assert run("schema", "label")[0] == 2
 
 
 def test_score_prints_a_table_for_people(run, folder):
@@ -281,7 +307,7 @@ def test_reproduce_keeps_the_statuses_asked_for_and_counts_them(run):
     _, everything, _ = run(*quick, "--json")
     assert rows == [row for row in json.loads(everything) if row["status"] in {"quoted", "recomputed"}]
     code, _, err = run(*quick, "--status", "guessed")
-    wanted = "companion: --status guessed: expected one of recomputed, replicated, needs-data, quoted\n"
+    wanted = "companion: --status guessed: expected one of recomputed, consistent, replicated, needs-data, quoted\n"
     assert (code, err) == (2, wanted)
 
 

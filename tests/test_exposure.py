@@ -15,6 +15,7 @@ from scipy import stats
 
 from companion import exposure
 from companion.errors import InputError
+from companion.tables.rules import CONDITIONS, ROLES
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 READERS = ["gpt-5.6-sol", "gemini-3.6-flash", "deepseek-v4-pro", "claude-opus-5"]
@@ -43,7 +44,7 @@ def at(table: pd.DataFrame, reader: str, metric: str) -> pd.Series:
 
 def made_up(scenarios: int = 3, pairs: int = 2, seed: int = 0, readers: tuple[str, ...] = ("r",)) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    rows = itertools.product(readers, range(scenarios), range(1, pairs + 1), exposure.CONDITIONS, exposure.ROLES)
+    rows = itertools.product(readers, range(scenarios), range(1, pairs + 1), CONDITIONS, ROLES)
     table = pd.DataFrame(rows, columns=["reader", "scenario", "pair", "condition", "candidate_role"])
     focal = table["condition"].map({"allow": "relevant_admissible", "block": "relevant_inadmissible"})
     table["cell"] = table["candidate_role"].where(table["candidate_role"] != "focal", focal)
@@ -337,6 +338,7 @@ def test_command_prints_what_the_functions_return(outcomes, tmp_path):
         "method": "percentile",
         "n_scenarios": 16,
         "lone_axes": [],
+        "without": [],
     }
     expected = exposure.summarise(outcomes, replicates=500, seed=2)
     assert printed["effects"] == expected.to_dict(orient="records")

@@ -15,12 +15,12 @@ from reference_retrieval import TableEncoder
 from typer.testing import CliRunner
 
 from companion import retrieval
-from companion.retrieval import encoders
 from companion.cli import corpora as corpora_command
 from companion.cli import rank as rank_command
 from companion.corpora import get
 from companion.errors import InputError
 from companion.paths import project_root
+from companion.retrieval import encoders
 from companion.tables import read_table
 
 demo = pytest.mark.skipif("demo" not in __import__("companion.corpora").corpora.known(), reason="no demo corpus")

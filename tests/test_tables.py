@@ -985,7 +985,7 @@ def records(**changes: object) -> Records:
 
 def test_records_tell_what_they_hold() -> None:
     assert repr(records(name="mine")) == (
-        "<Records mine: 3 memories, 2 queries, 3 labels, 3 rankings (1 arms), 2 work, 3 ledger>"
+        "<Records mine: 3 memories, 2 queries, 3 labels, 3 rankings, 2 work, 3 ledger, arms a>"
     )
 
 

@@ -159,7 +159,7 @@ def report(summary: Summary, settings: dict[str, Any], as_json: bool) -> None:
         said = f"–: {row['arm']} reaches the target for no query of {where}: its means over sources are undefined."
         typer.echo(printable(said))
     for arm, number in settings["not_served"].items():
-        queries = "query" if number == 1 else "queries"
+        queries = "query" if settings["queries"] == 1 else "queries"
         typer.echo(
             printable(f"{arm} was not asked {number:,} of {settings['queries']:,} {queries}, left out of its means.")
         )

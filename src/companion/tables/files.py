@@ -125,7 +125,7 @@ def scan(path: str | os.PathLike[str], name: str = "") -> Raw:
 @contextmanager
 def guard(path: str | os.PathLike[str], wanted: str = "a file that can be read") -> Iterator[None]:
     """Turn whatever a hostile file or name can make of reading it into one line."""
-    label = str(path).encode("utf-8", "backslashreplace").decode()
+    label = _label(path)
     try:
         yield
     except InputError:
@@ -147,6 +147,11 @@ def guard(path: str | os.PathLike[str], wanted: str = "a file that can be read")
         raise InputError(f"{label}: {_line(e)}; expected {wanted}") from e
 
 
+def _label(path: str | os.PathLike[str]) -> str:
+    """Write a path so that it can be printed."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
 def _line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
@@ -164,7 +169,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     suffix = "".join(ends) if ends[-1:] == [".gz"] else "".join(ends[-1:])
     if suffix not in EXTENSIONS:
         found = f"the extension {suffix!r} is unknown" if suffix else "the name has no extension"
-        raise InputError(f"{show(str(path))[1:-1]}: {found}; expected one of {', '.join(FORMATS)}, or .gz after it")
+        raise InputError(f"{_label(path)}: {found}; expected one of {', '.join(FORMATS)}, or .gz after it")
     return EXTENSIONS[suffix]
 
 

@@ -62,10 +62,9 @@ class Records:
 
     def __repr__(self) -> str:
         sizes = [f"{len(table):,} {name}" for name, table, _ in self.tables()]
-        arms = (
-            "" if self.rankings is None or "arm" not in self.rankings else f" ({self.rankings['arm'].nunique()} arms)"
-        )
-        return f"<Records {self.name or self.population}: {', '.join(sizes).replace(' rankings', f' rankings{arms}')}>"
+        if self.rankings is not None and "arm" in self.rankings:
+            sizes.append(f"arms {', '.join(map(str, pd.unique(self.rankings['arm'])))}")
+        return f"<Records {self.name or self.population}: {', '.join(sizes)}>"
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame, Origin]]:
         """Yield name, table and origin of every table that is present, in the order of the contract."""
