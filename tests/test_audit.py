@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from companion.audit import (
 )  # fmt: skip
 from companion.audit.ids import form
 from companion.book import report
+from companion.book.render import displayed_to
 from companion.book.runs import notebooks_dir
 from companion.cli import app
 from companion.errors import InputError
@@ -1211,6 +1213,41 @@ def test_the_report_begins_with_the_worst_and_names_every_check(found, tmp_path)
     assert len(ids) == len(set(ids))
     for link in body.select("a[href^='#']"):
         assert link["href"][1:] in ids
+
+
+def chapter(**parameters):
+    """Run chapter 06 in this process; return what it defines and what it displayed."""
+    space, shown_here = {"__name__": "chapter"}, []
+    with displayed_to(shown_here.append):
+        for tags, code, text in report.cells(CHAPTER.read_text(encoding="utf-8")):
+            if code:
+                exec(compile(text, "06-audit", "exec"), space)
+            if "parameters" in tags:
+                space.update({"replicates": 200, **parameters})
+    return space, [bundle.data.get("text/html", "") for bundle in shown_here]
+
+
+def test_the_chapter_says_what_the_ledger_holds_whatever_is_asked():
+    space, pages = chapter(top_k=5, items=10)
+    assert not space["this"].defaults and space["found"].per_query["matched_prefix"].max() <= 5
+    (figure,) = [page for page in pages if 'id="fig-prompt"' in page]
+    assert "up to 5 memories for each question" in figure and "10 memories" not in figure
+    assert space["by_hand"].round(9).to_dict() == {"memory_search": 0.417391304, "strict_search": 0.0}
+    assert set(space["bare"].found[0].evidence) and space["bare"].found[0].kind != "policy"
+    before, after = (space[name]["wrong_scope"].instances for name in ("found", "again"))
+    assert after == before + 1
+
+
+def test_the_chapters_verdicts_fail_when_the_data_are_changed(tmp_path, monkeypatch):
+    place = shutil.copytree(data_dir() / "example", tmp_path / "example")
+    table = pd.read_csv(place / "labels.csv", dtype=str)
+    table.assign(policy="1", lifecycle="1").to_csv(place / "labels.csv", index=False)
+    monkeypatch.setenv("COMPANION_DATA", str(tmp_path))
+    source = CHAPTER.read_text().replace("replicates = 10000", "replicates = 200")
+    monkeypatch.setattr(report, "cells", lambda text, whole=report.cells: whole(source))
+    monkeypatch.setattr("companion.book.notebook.Chapter.defaults", True)
+    with pytest.raises(AssertionError, match="strict_search holds less"):
+        chapter()
 
 
 def test_chapter_and_report_are_one_notebook():
