@@ -42,7 +42,6 @@ from companion.audit import (
     write,
     write_csv,
 )  # fmt: skip
-from companion.audit.ids import form
 from companion.book import report
 from companion.book.render import displayed_to
 from companion.book.runs import notebooks_dir
@@ -633,7 +632,6 @@ def test_a_store_made_of_the_log_hides_ghosts_and_owners(tmp_path):
      ("\uff41", "a"), ("10", "0010.00")],
 )  # fmt: skip
 def test_ids_that_differ_only_in_form(tmp_path, one, other):
-    assert form(one) == form(other)
     found = audited(tmp_path, [f"{one},n", "spare,n"], "q,n", [f"s,q,1,{other}"])
     assert told(found, "id_forms") == ("found", 1) and told(found, "ghosts") == ("found", 1)
     assert set(found["id_forms"].evidence[["one", "other"]].iloc[0]) == {one, other}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
-
 import pandas as pd
 
 from companion.audit.context import ROUTE, Context, Finding, check, clear, count, found, known, listed, per_route, share
 from companion.audit.context import unknown as unseen
+from companion.tables.values import folded
 
 
 @check("Ghosts: ids are returned that the store no longer holds", routes=False)
@@ -74,16 +72,7 @@ def exposed_unretrieved(context: Context) -> Finding:
 
 # --- forms ---------------------------------------------------------------------------------------------------------
 
-_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
-
-
-def form(name: str) -> str:
-    """Return what is left of an id without case, blanks, Unicode forms, leading zeros and a decimal part of zero."""
-    text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", name)).casefold()
-    text = "".join(text.split())
-    if re.fullmatch(r"[+-]?\d+(\.0*)?", text):
-        return re.sub(r"\.0*$", "", text).lstrip("+").lstrip("0") or "0"
-    return text
+_INVISIBLE = "[\u200b-\u200f\u2060\ufeff\u00ad]"
 
 
 @check("Ids differ only in the form in which they are written", routes=False)
@@ -111,7 +100,7 @@ def id_forms(context: Context) -> Finding:
 def _pairs(column: str, names: pd.Series) -> pd.DataFrame:
     """Pair each name with the first that has the same form."""
     unique = pd.Series(names.unique(), dtype="str").sort_values(ignore_index=True)
-    forms = unique.map(form)
+    forms = pd.Series(folded(pd.Index(unique.str.replace(_INVISIBLE, "", regex=True))))
     again = forms.duplicated()
     first = unique[~again].set_axis(forms[~again])
     return pd.DataFrame({"column": column, "one": forms[again].map(first).array, "other": unique[again].array})

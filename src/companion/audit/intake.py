@@ -16,19 +16,9 @@ import numpy as np
 import pandas as pd
 
 from companion import logic
-from companion.audit.faults import (
-    NO_GROUP,
-    NO_ROWS,
-    UNKNOWN_MEMORY,
-    Fault,
-    FaultsError,
-    Folder,
-    examine_folder,
-    examine_rows,
-    scope_left_empty,
-)
+from companion.errors import InputError
 from companion.labels import PairLabels
-from companion.tables import Records, validate
+from companion.tables import Problem, Records, examine_folder, validate
 
 NO_ONE = "(no namespace)"
 """Group of the queries that have none: nothing is known of how they depend on each other."""
@@ -38,9 +28,17 @@ OUTDATED = ("superseded", "stale", "forgotten")
 _NOBODY = {"", "none", "null", "nil", "nan", "n/a", "na", "undefined", "unknown", "*", "-"}
 _KEY = ["query_id", "memory_id"]
 _TOLERATED = {
-    ("rankings", NO_ROWS), ("labels", UNKNOWN_MEMORY), ("rankings", UNKNOWN_MEMORY), ("ledger", UNKNOWN_MEMORY),
-    ("queries", NO_GROUP),
+    ("rankings", "no_rows"), ("queries", "group_given"),
+    *((table, "unknown_memory_id") for table in ("labels", "rankings", "ledger")),
 }  # fmt: skip
+
+
+class FaultsError(InputError):
+    """Records that cannot be audited, with every problem that was found."""
+
+    def __init__(self, message: str, faults: Sequence[Problem]) -> None:
+        super().__init__(message)
+        self.faults = list(faults)
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Intake:
     links: pd.DataFrame
     states_from: str
     lifecycle_from_state: bool = False
-    warnings: tuple[Fault, ...] = ()
+    warnings: tuple[Problem, ...] = ()
     from_log: str = ""
 
 
@@ -171,29 +169,16 @@ def _with_states(memories: pd.DataFrame, links: pd.DataFrame) -> tuple[pd.DataFr
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def _raw(source: str | Path | Records) -> tuple[Records, tuple[Fault, ...]]:
+def _raw(source: str | Path | Records) -> tuple[Records, tuple[Problem, ...]]:
     """Read the tables, and list what looks odd in them."""
     if isinstance(source, Records):
-        given = {name: table for name, table, _ in source.tables()}
-        origins = {name: origin for name, _, origin in source.tables()}
-        examined = {name: examine_rows(table, name, origins[name]) for name, table in given.items()}
-        faults = [fault for _, found in examined.values() for fault in found]
-        faults += scope_left_empty(given, {name: table for name, (table, _) in examined.items()}, origins)
-        return source, tuple(fault for fault in faults if not fault.is_error)
+        return source, tuple(problem for problem in source.find_problems() if not problem.is_error)
     folder = examine_folder(source, ("memories", "queries"))
-    return _from_folder(folder), tuple(fault for fault in folder.faults if not fault.is_error)
-
-
-def _from_folder(folder: Folder) -> Records:
-    errors = [fault for fault in folder.errors if (fault.table, fault.code) not in _TOLERATED]
+    errors = [problem for problem in folder.errors if (problem.table, problem.code) not in _TOLERATED]
     if errors:
         number = f"{len(errors):,} faults" if len(errors) > 1 else "a fault"
-        raise FaultsError(f"{folder.path}: {number}; the first: {errors[0].problem.message}", errors)
-    tables: dict[str, Any] = dict(folder.frames)
-    empty = pd.DataFrame({name: pd.Series(dtype="str") for name in _KEY})
-    return Records(
-        **(tables | {"labels": tables.get("labels", empty)}), name=folder.path.resolve().name, origins=folder.origins
-    )
+        raise FaultsError(f"{folder.path}: {number}; the first: {errors[0].message}", errors)
+    return folder.records(), tuple(problem for problem in folder.problems if not problem.is_error)
 
 
 def _says_nothing(labels: pd.DataFrame) -> bool:

@@ -13,8 +13,8 @@ from companion.audit.cells import read_csv, shown, write_csv
 from companion.audit.checks import KINDS
 from companion.audit.context import count
 from companion.audit.core import Audit
-from companion.audit.faults import listing
 from companion.errors import InputError
+from companion.tables import listing
 
 _TABLES = (
     "checks", "unknown", "table_warnings", "axes", "routes", "intervals", "contrasts", "per_query", "crossing", "steps",

@@ -15,13 +15,14 @@ from typing import Any
 
 import pandas as pd
 
-from companion.audit import Audit, listing, shown, shown_table
+from companion.audit import Audit, shown, shown_table
 from companion.book import charts
 from companion.book.notebook import _PREFIX
 from companion.book.page import frame
 from companion.book.render import Bundle, display_bundle, displayed_to, show
 from companion.book.tables import csv_link, table_html
 from companion.book.text import interval, number
+from companion.tables import listing
 
 ROWS = 5
 _WORDS = {"found": "Found", "clear": "Not found", "unknown": "Cannot be known"}

@@ -98,12 +98,13 @@ def _kinds(fail_on: str | None, baseline: Path | None) -> set[str]:
 def _audited(folder: Path, options: Any, as_json: bool) -> Audit:
     from companion import audit as auditing
     from companion.cli.validate import print_faults, refusal
+    from companion.tables import listing
 
     try:
         return auditing.audit(folder, options)
     except auditing.FaultsError as error:
         if as_json:
-            print_json({"faults": records(auditing.listing(error.faults))})
+            print_json({"faults": records(listing(error.faults))})
         else:
             print_faults(error.faults)
         raise InputError(refusal(folder, error.faults)) from error
@@ -129,7 +130,7 @@ def _print(found: Audit, folder: Path, told: str, written: dict[str, Path]) -> N
         typer.echo(f"- {len(odd):,} {'oddities' if len(odd) > 1 else 'oddity'} in the tables, listed in the report.")
     for fault in odd:
         if fault.code == "scope_left_empty":  # it decides what every number says, so it is told here too
-            typer.echo(printable(f"  {fault.problem.message}\n  fix: {fault.problem.fix}"))
+            typer.echo(printable(f"  {fault.message}\n  fix: {fault.fix}"))
     typer.echo(f"\nReport: {written['report']}\nTables: {written['checks'].parent}")
 
 
@@ -137,7 +138,7 @@ _OUTCOMES = {"found": "found", "clear": "not found", "unknown": "cannot be known
 
 
 def _summary(found: Audit, written: dict[str, Path]) -> dict[str, Any]:
-    from companion.audit import listing
+    from companion.tables import listing
 
     fields = ("kind", "title", "outcome", "instances", "says", "advice")
     return {
