@@ -159,6 +159,8 @@ def test_the_alpha_of_lifecycle_is_possible_on_184_records_only() -> None:
     figures = agreement.published()
     assert list(agreement.sizes_that_fit(figures.loc["lifecycle", "alpha"])) == [184]
     assert 207 in agreement.sizes_that_fit(figures.loc["relevance", "alpha"])
+    assert agreement.sizes_that_fit(PairTable(5, 1, 4).alpha, largest=12)[10] == [1, 2]
+    assert 2 in agreement.sizes_that_fit(alpha(pd.DataFrame([("a", "a"), ("a", "b")])), largest=2)
     # A made-up record set of three answers fits at its own size.
     rows = [("a", "a")] * 20 + [("b", "b")] * 9 + [("c", "c")] * 4 + [("a", "b")] * 3 + [("b", "c")] * 2
     assert 5 in agreement.sizes_that_fit(alpha(pd.DataFrame(rows)))[38]
@@ -175,6 +177,8 @@ def test_judges_agree_as_a_plain_count_says() -> None:
         assert mine["exact_agreement"] == (first == second).mean()
         assert mine["kappa"] == pytest.approx(cohen_kappa_score(first, second), abs=1e-12)
         assert mine["alpha"] == pytest.approx(alpha(pd.DataFrame({"x": first, "y": second})), abs=1e-12)
+    few = agreement.judge_agreement(Resampling(replicates=100))
+    assert few[["low", "high"]].isna().all(axis=None), "too few replicates give no ends"
     overall = table.loc[("overall", "all", "exact_agreement")]
     assert overall["estimate"] == 0.865
     assert (round(overall["low"], 2), round(overall["high"], 2)) == (0.82, 0.91)  # 1.96 sqrt(.865 * .135 / 200) = .047

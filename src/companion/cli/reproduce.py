@@ -42,9 +42,7 @@ def reproduce(
     stage: Annotated[str | None, typer.Option(help="support, verification, exposure or readers.")] = None,
     status: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Keep recomputed, consistent, replicated, needs-data or quoted; repeat for more. Default: all."
-        ),
+        typer.Option(help="Keep recomputed, consistent, replicated, needs-data or quoted; repeat for more."),
     ] = None,
     replicates: Annotated[int, typer.Option(help="Bootstrap replicates.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,

@@ -1,4 +1,4 @@
-"""Every published figure, with what the companion can say about it today (Methods, "What is checked, and how").
+"""Every published figure, with what the companion can say about it today (How to read this book).
 
 *recomputed*: from unit-level outcomes, seeds or strata, by a path that does not read the published value, so that it
 can disagree. *consistent*: an identity with other published figures gives it. *replicated*: the same questions and
@@ -30,6 +30,7 @@ _TOLERANCE = 1e-9
 _ROUNDED = {("C9-controls", "evidence_recall"): 5e-6, ("C9-typed", "policy_disallowed"): 5e-4}
 """Figures that were released with fewer digits than the rest."""
 _TWO = ("global_dense", "namespace_dense")
+_FILTERS = ("policy_only", "lifecycle_only", "policy_and_lifecycle")
 _LOSS = "penalized_admissibility_upper_risk"
 
 NATURAL_SOURCES = ("rhelm", "memops")
@@ -83,7 +84,13 @@ def reproduce(stage: str | None = None, resampling: Resampling | None = None) ->
 
     See Also
     --------
-    Methods, "What is checked, and how".
+    How to read this book, "What is computed and what is quoted".
+
+    Examples
+    --------
+    >>> table = reproduce("exposure", Resampling(replicates=500))
+    >>> table["status"].unique().tolist(), bool(table["agrees"].all())
+    (['recomputed'], True)
     """
     table = published.figures().drop(columns="n")
     stages = list(dict.fromkeys(table["stage"]))
@@ -239,20 +246,17 @@ def _natural(how: Resampling) -> pd.DataFrame:
     if not set(NATURAL_SOURCES) <= set(frozen()):
         return pd.DataFrame()
     records = support.together([load_frozen(name) for name in NATURAL_SOURCES])
-    parts = [_natural_pair(records, depth, how) for depth in (10, 20, 50, 100)]
-    parts += [_natural_arms(records, how), _natural_filters(records, how)]
-    rows = pd.concat(parts, ignore_index=True).drop_duplicates(_MATCH)[[*_MATCH, *_VALUES]]
+
+    def beside(arms: tuple[str, ...], depth: int, source: str, contrast: str, claims: tuple[str, ...]) -> pd.DataFrame:
+        study = support.study(records, arms=arms, reference=arms[0], top_k=depth, resampling=how)
+        rows = support.beside_published(study, source, contrast)
+        return rows[rows["claim"].isin(claims)]
+
+    parts = [beside(_TWO, depth, MACRO, f"top_{depth}", ("C9", "C9-bounds")) for depth in (10, 20, 50, 100)]
+    parts.append(beside(_TWO, 20, "memops", "memops_top_20", ("C9-source",)))
+    parts.append(beside((_TWO[1], *_FILTERS), 100, MACRO, "top_100", ("C10",)))
+    rows = pd.concat([*parts, _natural_arms(records, how)], ignore_index=True)[[*_MATCH, *_VALUES]]
     return rows.assign(status="replicated", note="both sources ranked here, under the encoder named in their meta.json")
-
-
-def _natural_pair(records: Records, depth: int, how: Resampling) -> pd.DataFrame:
-    from companion.stages import support
-
-    study = support.study(records, arms=_TWO, reference=_TWO[0], top_k=depth, resampling=how)
-    found = [support.beside_published(study, MACRO, f"top_{depth}")]
-    found += [support.beside_published(study, "memops", "memops_top_20")] * (depth == 20)
-    rows = pd.concat(found, ignore_index=True)
-    return rows[rows["claim"].isin(["C9", "C9-bounds", "C9-source"])]
 
 
 def _natural_arms(records: Records, how: Resampling) -> pd.DataFrame:
@@ -270,15 +274,6 @@ def _natural_arms(records: Records, how: Resampling) -> pd.DataFrame:
             rows = rows.assign(ours=rows["metric"].map(names), arm=rows["subject"])
             parts.append(rows.merge(means, on=["arm", "ours"]))
     return pd.concat(parts, ignore_index=True)
-
-
-def _natural_filters(records: Records, how: Resampling) -> pd.DataFrame:
-    from companion.stages import support
-
-    arms = ["policy_only", "lifecycle_only", "policy_and_lifecycle", "namespace_dense"]
-    study = support.study(records, arms=arms, reference=arms[-1], top_k=100, resampling=how)
-    rows = support.beside_published(study, MACRO, "top_100")
-    return rows[rows["claim"] == "C10"]
 
 
 def _agrees(table: pd.DataFrame, how: Resampling) -> pd.Series:

@@ -62,7 +62,7 @@ def study(
 
     See Also
     --------
-    Methods, "Matched recall".
+    Methods, "Scoring one route".
     """
     per_query = scoring.score_routes(records, top_k=top_k, **options)
     return Study(records, per_query, scoring.summarise(per_query, reference=reference, resampling=resampling))
