@@ -229,7 +229,7 @@ PLACES = {
     "loss": "02-support#fig-parts",
     "work": "07-claims#table-identities",
     "identity": "02-support#fig-pools",
-    "scope": "02-support#what-goes-away-is-other-people-s-memories-and-nothing-else",
+    "scope": "02-support#what-goes-away-is-the-memories-of-others-and-nothing-else",
     "filters": "03-verification#fig-corruption",
     "verifiers": _STRATA,
     "downstream": _ANSWERS,
