@@ -616,8 +616,12 @@ def test_ghosts_in_routes_and_prompts():
 
 def test_a_store_made_of_the_log_hides_ghosts_and_owners(tmp_path):
     """Nothing is known of what the log does not name; a store that holds more than was returned is a real one."""
-    found = audited(tmp_path / "log", "memory_id,namespace,from_log m1,alice,1 m2,,1", "q,alice", "s,q,1,m1 s,q,2,m2")
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "import-notes.json").write_text('{"store": "log"}')
+    found = audited(tmp_path / "log", "m1,alice m2,", "q,alice", "s,q,1,m1 s,q,2,m2")
     assert told(found, "ghosts")[0] == told(found, "ownerless")[0] == "unknown"
+    (tmp_path / "log" / "import-notes.json").write_text('{"store": "given"}')
+    assert told(audit(tmp_path / "log", QUICK), "ghosts") == ("clear", 0)
     assert told(audited(tmp_path / "seems", "m1,alice m2,", "q,alice", "s,q,1,m1 s,q,2,m2"), "ghosts")[0] == "unknown"
     assert any("exactly what was returned" in said for said in found.unknown)
     alone = audited(tmp_path / "one", "m1,", "q,alice", "s,q,1,m1")
@@ -1281,6 +1285,28 @@ def test_the_command(planted, tmp_path):
     again = out.read_bytes()
     run(place, "--out", out, "--reference", ROUTE)
     assert out.read_bytes() == again  # the same inputs give the same bytes
+
+
+def test_every_kind_at_once(tmp_path):
+    """All thirteen failures in one folder: the gravest first, evidence as JSON and as CSV, all in the report."""
+    header = "memory_id,namespace,state,superseded_by,valid_until,text"
+    memories = [header, "a1,alice,superseded,a2,,the plan costs 5 pounds a month",
+                "a2,alice,current,,,the plan is gold now", "a3,alice,current,,,the plan is silver now", "a4,alice,current,,,Fwd: the plan costs 5 pounds a month",
+                "f,alice,forgotten,,,x", "e,alice,current,,2025-01-01,y", "o,,current,,,z", "b1,bob,current,,,w",
+                "c1,alice,current,,,v", "c2,alice,current,,,u", "C2,alice,current,,,t"]  # fmt: skip
+    queries = "query_id,namespace,principal,time q1,alice,ann,2025-06-01 q2,alice,ann,2025-06-01 q3,,,2025-06-01"
+    route = ["a1", "a2", "a3", "f", "e", "o", "c1", "gone"]
+    ranked = " ".join([*(f"s,q1,{n},{m}" for n, m in enumerate(route, 1)), "s,q2,1,a2 s,q3,1,b1 s,q3,2,a2 t,q2,1,b1"])
+    place = folder(tmp_path / "in", memories=memories, queries=queries, rankings=ranked, labels="q1,c1,1,1,0,1",
+                   ledger="q1,s,c2,0,1 q1,s,a1,1,1")  # fmt: skip
+    said = json.loads(run(place, "--out", tmp_path / "r.html", "--json").stdout)
+    assert [c["kind"] for c in said["checks"]] == list(KINDS) and all(c["outcome"] == "found" for c in said["checks"])
+    assert said["headline"].startswith(
+        "1 of 12 returned items belongs to another owner (t 1 of 1 (100.0%); s none of 11)"
+    )
+    expired = next(c for c in said["checks"] if c["kind"] == "expired")["evidence"][0]
+    assert (expired["valid_until"], expired["asked"]) == ("2025-01-01T23:59:59Z", "2025-06-01T00:00:00Z")
+    assert {f"check_{kind}" for kind in KINDS} < set(said["tables"])
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def take_in(source: str | Path | Records, lifecycle_from_state: bool = False, sh
         records = replace(records, labels=_settled(records, links, ghosts, lifecycle_from_state, shared))
     return Intake(
         records, given - {"labels"} if silent else given, ghosts, nameless, links, states_from, lifecycle_from_state,
-        warnings, _made_of_log(records, ghosts),
+        warnings, _made_of_log(source, records, ghosts),
     )  # fmt: skip
 
 
@@ -222,14 +222,17 @@ def _with_ghosts(memories: pd.DataFrame, ghosts: frozenset[str]) -> pd.DataFrame
     return pd.concat([memories, rows.astype(kinds)], ignore_index=True)
 
 
-def _made_of_log(records: Records, ghosts: frozenset[str]) -> str:
-    """Tell whether the store was made out of the log: ``said`` by a column from_log, or it ``seems`` so.
+def _made_of_log(source: str | Path | Records, records: Records, ghosts: frozenset[str]) -> str:
+    """Tell whether the store was made out of the log: an import ``said`` so, or it ``seems`` so.
 
     A store made out of the log holds exactly what was returned.
     """
-    marks = records.memories.get("from_log")
-    if marks is not None and marks.astype("str").isin(["1", "True", "true", "1.0"]).any():
-        return "said"
+    try:
+        told = json.loads((Path(source) / "import-notes.json").read_text("utf-8"))["store"]  # type: ignore[arg-type]
+    except (OSError, ValueError, TypeError, KeyError):  # records in memory, or a folder that no import made
+        told = None
+    if told is not None:
+        return "said" if told == "log" else ""
     tables = [t["memory_id"] for t in (records.rankings, records.ledger) if t is not None and len(t)]
     same = bool(not ghosts and tables) and among(records.memories["memory_id"], pd.concat(tables)).all()
     return "seems" if same else ""

@@ -21,6 +21,8 @@ def returned(context: Context, bad: np.ndarray, one: str, many: str, advice: str
     if not bad.any():
         return clear(f"None of {count(len(rows), 'returned item')} {one}.")
     evidence = rows.loc[bad, [*SHOWN, *columns, "exposed"]]
+    for name in evidence.select_dtypes("datetimetz"):
+        evidence[name] = evidence[name].dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     says = f"{share(bad.sum(), len(rows))} returned items {one if bad.sum() == 1 else many} ({per_route(rows, bad)})."
     reached = f" {int(evidence['exposed'].sum()):,} of them reached a prompt." if len(context.exposures) else ""
     return found(says + reached, advice, "", evidence)
