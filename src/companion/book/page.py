@@ -16,34 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from companion.book.render import asset, bundle, font_faces, style_sheet
+from companion.book.render import asset, bundle, font_script, style_sheet
 
 MATHJAX_FILE = "tex-svg-full.js"
-
-_FRAME = """<!DOCTYPE html>
-<html lang="en" data-theme="light">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-{head}
-</head>
-<body>
-<main class="companion-page">
-{body}
-</main>
-{scripts}
-</body>
-</html>
-"""
-
-# Follow the reader's system; the book's own pages have a switch for it.
-_THEME_SCRIPT = (
-    "<script>(function(){var dark=matchMedia('(prefers-color-scheme: dark)');"
-    "function set(){document.documentElement.dataset.theme=dark.matches?'dark':'light';}"
-    "set();dark.addEventListener('change',set);})();</script>"
-)
 
 
 def mathjax_source() -> Path:
@@ -62,7 +37,7 @@ _BIBLIOGRAPHY = "## References\n\n```{bibliography}\n```\n"
 
 def frame(title: str, body: str) -> str:
     """Put an HTML body into a standalone page with the styles and scripts it needs, all inline."""
-    style = font_faces() + style_sheet() + asset("page.css") + _highlighting(body)
+    style = style_sheet() + asset("page.css") + _highlighting(body)
     scripts = f"<script>{page_script()}</script>\n"
     if 'data-companion="chart"' in body:
         scripts += f"<script>{_inline(bundle())}</script>\n"
@@ -73,7 +48,8 @@ def frame(title: str, body: str) -> str:
         }
         scripts += f"<script>window.MathJax={json.dumps(settings)}</script>\n"
         scripts += f"<script>{_inline(mathjax_source().read_text(encoding='utf-8'))}</script>\n"
-    return _FRAME.format(title=html.escape(title), style=style, head=_THEME_SCRIPT, body=body, scripts=scripts)
+    parts = {"title": html.escape(title), "style": style, "fonts": font_script(), "body": body, "scripts": scripts}
+    return re.sub(r"\{(title|style|fonts|body|scripts)\}", lambda match: parts[match[1]], asset("page.html"))
 
 
 def page_script() -> str:
