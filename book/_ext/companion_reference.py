@@ -25,6 +25,10 @@ GLOSSARY = "book/glossary"
 _MARK = re.compile(r"<!-- (\w+)(?:: ([^>]*?))? -->")
 _TERM = re.compile(r'<a class="reference internal" href="([^"]*)#(term-[^"]+)">')
 _INLINE_MATH = re.compile(r'<span class="math notranslate nohighlight">\\\((.*?)\\\)</span>', re.DOTALL)
+_ARXIV = re.compile(
+    r"(<(?:a|code|pre|script|title)\b.*?</(?:a|code|pre|script|title)>|<[^>]*>)|(arXiv[: ](\d{4}\.\d{5}))", re.DOTALL
+)
+_ABS = "https://arxiv.org/abs/"
 _LIVE_CODE = re.compile(
     r'<script type="text/x-thebe-config">.*?</script>\s*(<script>kernelName = .*?</script>)?', re.DOTALL
 )
@@ -280,6 +284,8 @@ def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict[str
 
         body = _TERM.sub(link, body)
     body = _INLINE_MATH.sub(_with_room, body)
+    body = body.replace("</em>) -- ", "</em>): ") if pagename.startswith("book/api/") else body
+    body = _ARXIV.sub(lambda m: m[1] or f'<a class="reference external" href="{_ABS}{m[3]}">{m[2]}</a>', body)
     body = body.replace("<th></th>", "<td></td>")  # pandas heads the column of its index with nothing
     if not app.config.html_theme_options.get("launch_buttons", {}).get("thebe"):
         body = _LIVE_CODE.sub("", body)
