@@ -60,14 +60,17 @@ def group_signs(deltas: pd.DataFrame) -> pd.DataFrame:
 
 def macro_mean(deltas: pd.DataFrame, metric: str) -> float:
     """Average one metric by the rule, without an interval."""
-    weighted = (deltas[metric] * deltas["queries"]).groupby(deltas["source"]).sum()
-    return float((weighted / deltas.groupby("source")["queries"].sum()).mean())
+    table = estimate(deltas, [metric], weight="queries", resampling=Resampling(replicates=1))
+    return float(table.loc[table["source"] == MACRO, "estimate"].iloc[0])
 
 
 def leave_one_group_out(deltas: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
     """Recompute the macro mean without each group in turn: source, group, estimate."""
-    rows = deltas[["source", "group"]].reset_index(drop=True)
-    return rows.assign(estimate=[macro_mean(deltas.drop(index=group), metric) for group in deltas.index])
+    rows = deltas.reset_index(drop=True)
+    without = [rows.assign(left=at, **{metric: rows[metric].mask(rows.index == at)}) for at in rows.index]
+    table = estimate(pd.concat(without), [metric], by=["left"], weight="queries", resampling=Resampling(replicates=1))
+    macro = table[table["source"] == MACRO].set_index("left")["estimate"]
+    return rows[["source", "group"]].assign(estimate=macro)
 
 
 def sign_flip(deltas: pd.DataFrame, metric: str, source: str = "rhelm") -> float:
