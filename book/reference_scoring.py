@@ -1,6 +1,6 @@
-"""The protocol's section 2 once more, as plainly as Python allows: one route at a time, no pandas.
+"""Scoring at matched recall once more, as plainly as Python allows: one route at a time, no pandas.
 
-Shared by the tests and the benchmark. It must not import the code under test.
+Shown in the book's Methods, and used by the tests to check the fast scorer. It must not import the code under test.
 """
 
 from __future__ import annotations
@@ -80,6 +80,30 @@ def score(records, route, query, *, axes=AXES, family="admissibility", tau=Fract
     return out
 
 
+def from_tables(records):
+    """Turn checked tables into the plain form: memories and queries by namespace, labels by pair."""
+
+    def plain(value):
+        return None if value != value or repr(value) == "<NA>" else value
+
+    def column(table, name):
+        return [plain(value) for value in table[name].tolist()]
+
+    labels = {}
+    stated = [axis for axis in ("relevant", *AXES) if axis in records.labels]
+    for row in records.labels.to_dict("records"):
+        label = {axis: plain(row[axis]) for axis in stated}
+        known = labels.setdefault((row["query_id"], row["memory_id"]), label | {"anchors": []})
+        known["anchors"].append(plain(row["anchor_id"]))
+    memories, queries = records.memories, records.queries
+    return {
+        "memories": dict(zip(column(memories, "memory_id"), column(memories, "namespace"), strict=True)),
+        "queries": dict(zip(column(queries, "query_id"), column(queries, "namespace"), strict=True)),
+        "defaults": dict(records.defaults),
+        "labels": labels,
+    }
+
+
 def completed_rates(labels, axes=AXES):
     """Violation shares of a prefix under every way in which its unresolved labels could turn out."""
     cells = [(i, a) for i, label in enumerate(labels) for a in axes if label[a] is None]
@@ -92,5 +116,5 @@ def completed_rates(labels, axes=AXES):
 
 def close(left, right):
     """Equal, with None, NaN and missing all meaning undefined."""
-    undefined = [v is None or v != v for v in (left, right)]
+    undefined = [v is None or repr(v) == "<NA>" or v != v for v in (left, right)]
     return all(undefined) if any(undefined) else math.isclose(left, right, rel_tol=1e-12, abs_tol=1e-12)
