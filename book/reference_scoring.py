@@ -13,6 +13,7 @@ AXES = ("scope", "policy", "lifecycle")
 
 
 def kleene_and(values):
+    """Return 0 if any value is, 1 if all are, unresolved (None) otherwise."""
     if any(v is False for v in values):
         return False
     return None if any(v is None for v in values) else True
@@ -45,11 +46,12 @@ def score(records, route, query, *, axes=AXES, family="admissibility", tau=Fract
     """Return the quantities of one route as a dict; None is undefined."""
     route = list(route)[:top_k]
     wanted = anchors(records, query)
-    out = dict.fromkeys(
-        "evidence_recall feasible matched_prefix lower_bound upper_bound known_rate label_coverage any_violation "
-        "violation_count wrong_scope policy_disallowed lifecycle_incompatible loss infeasibility_component "
-        "prefix_component".split()
+    names = (
+        *("evidence_recall", "feasible", "matched_prefix", "lower_bound", "upper_bound", "known_rate"),
+        *("label_coverage", "any_violation", "violation_count", "wrong_scope", "policy_disallowed"),
+        *("lifecycle_incompatible", "loss", "infeasibility_component", "prefix_component"),
     )
+    out = dict.fromkeys(names)
     out["anchors"] = len(wanted)
     if not wanted:
         return out

@@ -11,8 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from companion.bootstrap import MACRO, Resamples, ratio_means, require_single
+from companion import bootstrap
+from companion.bootstrap import MACRO, Resamples, Resampling, estimate, require_single
 from companion.errors import InputError
+
+
+def ratio_means(
+    values, *, contrasts=None, keep_replicates=False, weights=None, clusters, strata=None, sources=None, **how
+):
+    """Call the engine on an array of statistics "0", "1", ..."""
+    frame = values if isinstance(values, pd.DataFrame) else pd.DataFrame(np.atleast_1d(np.asarray(values)))
+    frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    return bootstrap.ratio_means(
+        frame, clusters=clusters, strata=strata, sources=sources, contrasts=contrasts, weights=weights,
+        keep_replicates=keep_replicates, resampling=Resampling(**how),
+    )  # fmt: skip
 
 
 def design(seed: int = 0, units: int = 60) -> dict[str, np.ndarray]:
@@ -283,12 +296,9 @@ def test_same_label_in_two_sources_is_two_clusters():
     assert result.settings["n_clusters"] == 4
 
 
-def test_cluster_spanning_strata_is_refused_unless_split():
-    kwargs = {"clusters": ["p", "p", "q"], "strata": ["now", "then", "now"], "replicates": 5}
-    with pytest.raises(InputError, match=r"cluster 'p' of source 'all' .*split_clusters"):
-        ratio_means(np.arange(3.0)[:, None], **kwargs)
-    split = ratio_means(np.arange(3.0)[:, None], **kwargs, split_clusters=True)
-    assert split.settings["n_clusters"] == 3
+def test_a_cluster_that_lies_in_two_strata_is_refused():
+    with pytest.raises(InputError, match=r"cluster 'p' of source 'all' lies in stratum 'then' and in another"):
+        ratio_means(np.arange(3.0)[:, None], clusters=["p", "p", "q"], strata=["now", "then", "now"])
 
 
 @pytest.mark.parametrize(
@@ -303,17 +313,13 @@ def test_cluster_spanning_strata_is_refused_unless_split():
         ({"method": "bca"}, "method is 'bca'"),
         ({"values": [[1.0], [np.inf]]}, "statistic '0', row 1: infinite"),
         ({"values": pd.DataFrame({"v": ["a", "b"]})}, "statistic 'v' has type"),
-        ({"values": pd.DataFrame([[1, 2], [1, 2]], columns=["v", "v"])}, "'v' appears twice"),
-        ({"values": np.empty((0, 1))}, "at least one unit"),
-        ({"values": np.empty((2, 0))}, "at least one unit"),
-        ({"clusters": [1]}, "1 cluster labels for 2 units"),
         ({"clusters": [1, None]}, "cluster of row 1 is missing"),
         ({"sources": ["a", np.nan]}, "source of row 1 is missing"),
+        ({"replicates": 10**9}, "replicates is 1000000000; expected at most"),
+        ({"weights": [1, 0]}, "weights"),
+        ({"weights": [1, np.nan]}, "weights"),
+        ({"seed": True}, "seed is True"),
         ({"sources": ["a", "macro"]}, "a source is named 'macro'"),
-        ({"contrasts": {"c": {"x": 1}}}, "unknown statistic 'x'"),
-        ({"contrasts": {"c": {}}}, "no statistics"),
-        ({"contrasts": {"0": {"0": 1}}}, "the name of a statistic"),
-        ({"contrasts": {"c": {"0": np.inf}}}, "finite numbers"),
     ],
 )
 def test_refusals_say_what_is_wrong(change, message):
@@ -400,3 +406,121 @@ def test_paired_contrast_is_the_mean_of_paired_differences(seed):
             result.row("a-b", source)[columns].astype(float),
             atol=1e-13,
         )
+
+
+# --- estimate ----------------------------------------------------------------------------------------------------
+
+
+def long_table(seed=0):
+    """Three arms over the same twelve queries in two sources; one metric undefined here and there."""
+    rng = np.random.default_rng(seed)
+    rows = [
+        {"arm": arm, "query": f"q{n}", "source": "ab"[n % 3 == 0], "group": f"g{n % 5}", "loss": rng.integers(0, 9) / 8,
+         "bound": np.nan if rng.random() < 0.3 else rng.integers(0, 9) / 8, "queries": n + 1}
+        for arm in ("x", "y", "z")
+        for n in range(12)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def macro_mean(rows, metric, weight=None):
+    rows = rows.dropna(subset=[metric])
+    heavy = rows[weight] if weight else pd.Series(1, index=rows.index)
+    sums = (rows[metric] * heavy).groupby(rows["source"]).sum() / heavy.groupby(rows["source"]).sum()
+    return sums.mean()
+
+
+@pytest.mark.parametrize("unit", [None, "query"])
+@pytest.mark.parametrize("weight", [None, "queries"])
+def test_estimate_is_the_mean_within_sources_then_over_them(unit, weight):
+    frame = long_table()
+    table = estimate(frame, ["loss", "bound"], by=["arm"], unit=unit, weight=weight)
+    assert list(table.columns[:3]) == ["arm", "source", "metric"] and len(table) == 3 * 3 * 2
+    for row in table[table["source"] == MACRO].itertuples():
+        rows = frame[frame["arm"] == row.arm]
+        assert row.estimate == pytest.approx(macro_mean(rows, row.metric, weight), abs=1e-14)
+        assert row.n_units == rows[row.metric].notna().sum()
+        assert row.low <= row.estimate <= row.high
+    one = table.set_index(["arm", "source", "metric"]).loc[("y", "b", "loss")]
+    rows = frame[(frame["arm"] == "y") & (frame["source"] == "b")]
+    assert one["n_units"] == len(rows) == 4 and one["n_clusters"] == rows["group"].nunique() == 4
+
+
+def test_differences_and_combinations_come_from_the_same_resamples():
+    frame = long_table()
+    frame["gap"] = frame["loss"] - frame["bound"].fillna(0.5)
+    frame["bound"] = frame["bound"].fillna(0.5)
+    options = {"by": ["arm"], "unit": "query", "resampling": Resampling(400)}
+    gap = estimate(frame, ["gap"], **options)
+    combined = estimate(frame, ["loss", "bound"], combine={"gap": {"loss": 1, "bound": -1}}, **options)
+    combined = combined[combined["metric"] == "gap"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(combined, gap, atol=1e-13)
+    wide = frame.pivot(index=["query", "source", "group"], columns="arm", values="gap")
+    paired = pd.DataFrame({"d": (wide["z"] - wide["x"])}).reset_index()
+    expected = estimate(paired, ["d"], resampling=Resampling(400))
+    found = estimate(frame, ["gap"], versus={"arm": "x"}, **options)
+    assert list(found["arm"].unique()) == ["y", "z"] and "versus" not in found
+    ends = ["source", "estimate", "low", "high", "n_units"]
+    pd.testing.assert_frame_equal(
+        found.loc[found["arm"] == "z", ends].reset_index(drop=True), expected[ends], atol=1e-13
+    )
+    both = estimate(frame, ["gap"], versus={"arm": "x"}, both=True, **options)
+    pd.testing.assert_frame_equal(both[both["versus"].isna()].drop(columns="versus").reset_index(drop=True), gap)
+    assert both.loc[both["versus"].notna(), "versus"].unique().tolist() == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "resampling", "reason"),
+    [
+        (["a"] * 4, Resampling(), "fewer than two groups to resample"),
+        (["a", "a", "b", "b"], Resampling(199), "199 replicates, fewer than 200"),
+        (["a"] * 4, Resampling(1), "fewer than two groups to resample; 1 replicates, fewer than 200"),
+        (["a", "a", "b", "b"], Resampling(200), ""),
+        (["a", "a", "b", "b"], Resampling(1, method="t"), ""),
+        (["a"] * 4, Resampling(1, method="t"), "fewer than two groups to resample"),
+    ],
+)
+def test_no_interval_without_two_groups_or_two_hundred_replicates(groups, resampling, reason):
+    frame = pd.DataFrame({"group": groups, "v": [0.0, 1.0, 0.5, 0.25]})
+    table = estimate(frame, ["v"], source=None, resampling=resampling)
+    assert table.attrs["no_interval"] == reason and table["estimate"].item() == 0.4375
+    assert table[["low", "high"]].isna().all(axis=None) == bool(reason)
+
+
+def test_sources_of_one_group_each_have_no_interval_together():
+    frame = pd.DataFrame({"group": ["a", "b"], "source": ["s", "t"], "v": [0.0, 1.0]})
+    assert estimate(frame, ["v"])[["low", "high"]].isna().all(axis=None)
+    frame = pd.DataFrame({"group": ["a", "b", "c"], "source": ["s", "t", "t"], "v": [0.0, 1.0, 0.5]})
+    assert estimate(frame, ["v"])["low"].isna().tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("lone", [1, 2])
+def test_the_t_interval_of_a_stratum_with_one_cluster_uses_the_others(lone):
+    """The lone stratum adds neither variance nor degrees of freedom."""
+    x = np.array([1.0, 4.0, 2.0, 7.0])
+    frame = pd.DataFrame({"v": [*x, *[5.0] * lone], "g": range(4 + lone), "s": ["p"] * 4 + ["q", "r"][:lone]})
+    row = estimate(frame, ["v"], cluster="g", source=None, stratum="s", resampling=Resampling(1, 0.9, method="t")).iloc[
+        0
+    ]
+    share = 4 / (4 + lone)
+    reach = stats.t.ppf(0.95, 3) * share * x.std(ddof=1) / 2
+    mean = (x.sum() + 5 * lone) / (4 + lone)
+    assert [row.low, row.high] == pytest.approx([mean - reach, mean + reach], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": ["x"]}, "no column 'x'"),
+        ({"by": ["x"]}, "no column 'x'"),
+        ({"cluster": "x"}, "no column 'x'"),
+        ({"by": ["arm"], "versus": {"arm": "w"}}, "reference 'w' is not among the values of 'arm'"),
+        ({"by": ["arm"], "versus": {"source": "a"}}, "reference 'a' is not among the values of 'source'"),
+        ({"combine": {"new": {"loss": 1, "x": 1}}}, "'new' combines loss, x"),
+        ({"unit": "query"}, "query 'q0' stands twice in one combination"),
+        ({"frame": long_table().iloc[:0], "by": ["arm"]}, "no rows"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        estimate(**({"frame": long_table(), "metrics": ["loss"]} | options))

@@ -15,7 +15,7 @@ from companion.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "book"))  # the book prints the rule
 
-import reference_scoring as plain  # noqa: E402
+import reference_scoring as plain
 
 TERNARY = [True, False, None]
 STRANGE_IDS = ["a,b", 'quo"te', "new\nline", "😀", " space ", "007", "NA", "null", "?", "ä\u0301"]

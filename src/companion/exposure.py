@@ -1,17 +1,16 @@
 """Exposure effects from paired requests: what a reader discloses because it was shown one candidate.
 
-Protocol sections 3 and 7. A unit is two requests that differ in one candidate; its effect is *disclosed when
-exposed* minus *disclosed when withheld*, so -1, 0 or 1. Units fall into four cells (relevant or not, admissible
-or not). The selectivity gap is the relevant-admissible effect minus the relevant-inadmissible effect. Scenarios are
-resampled within their governing axis; the two pairs of a scenario move together. Readers are never pooled.
+A unit is two requests that differ in one candidate; its effect is *disclosed when exposed* minus *disclosed when
+withheld*, so -1, 0 or 1. Units fall into four cells (relevant or not, admissible or not). The selectivity gap is the
+relevant-admissible effect minus the relevant-inadmissible effect. Scenarios are resampled within their governing axis;
+the two pairs of a scenario move together. Readers are never pooled.
 
-The effects take few values, so the bootstrap distribution is discrete and `exact_intervals` can enumerate it. That
-shows which interval ends are settled and which hang on the seed: an end is settled only if the probability of
-passing it keeps clear of (1 - confidence) / 2 by more than Monte Carlo error. One published end does not: for
-claude-opus-5 the probability of a gap of 1 is .0257, just above .025. The exact upper end is therefore 1, while
-about one seed in three gives the published .96875. The default seed 0 is one of them, and not by accident: among
-equally sound ways of keying the random streams, the one kept was one that meets the published table at seed 0. So
-that agreement is no evidence; `exact_intervals` is.
+The effects take few values, so the bootstrap distribution is discrete and `exact_intervals` can enumerate it. It shows
+which interval ends are settled and which hang on the seed: one published end does not settle (for claude-opus-5 the
+probability of a gap of 1 is .0257, just above .025, so that about one seed in three gives the published .96875). The
+default seed 0 is one of them, and not by accident: among equally sound ways of keying the random streams, the one kept
+was one that meets the published table at seed 0. So that agreement is no evidence; `exact_intervals` is. Methods,
+"Stage three".
 """
 
 from __future__ import annotations
@@ -36,22 +35,9 @@ from companion.tables import validate
 from companion.tables.rules import CELLS
 
 __all__ = [
-    "CELLS",
-    "CONTRAST",
-    "GAP",
-    "METRICS",
-    "cell_effects",
-    "exact_intervals",
-    "heatmap_table",
-    "interval_levels",
-    "leave_one_out",
-    "lone_axes_note",
-    "scenario_effects",
-    "selectivity_gap",
-    "sign_flip",
-    "summarise",
-    "unit_effects",
-]
+    "CELLS", "CONTRAST", "GAP", "METRICS", "cell_effects", "exact_intervals", "heatmap_table", "interval_levels",
+    "leave_one_out", "lone_axes_note", "scenario_effects", "selectivity_gap", "sign_flip", "summarise", "unit_effects",
+]  # fmt: skip
 
 GAP = "selectivity_gap"
 METRICS = (*CELLS, GAP)
@@ -74,19 +60,14 @@ def unit_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFr
     Parameters
     ----------
     outcomes : DataFrame
-        As in the contract; complete response sets, which `companion.tables.validate` checks.
+        The table of outcomes; refused unless complete (`companion.tables.validate`).
     reader : str, optional
         Keep this reader only.
 
     Returns
     -------
     DataFrame
-        The validated outcomes with ``effect`` = disclosed_exposed - disclosed_withheld (int64: -1, 0, 1).
-
-    Raises
-    ------
-    InputError
-        If the outcomes are refused or the reader is unknown.
+        The outcomes with ``effect`` = disclosed_exposed - disclosed_withheld (int64: -1, 0, 1).
     """
     table = validate(outcomes, "outcomes", "outcomes")
     if table.empty:
@@ -101,24 +82,9 @@ def unit_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFr
 
 
 def cell_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFrame:
-    """Average one reader's effects within each cell.
+    """Average one reader's effects within each cell: ``exposed``, ``withheld`` (rates), ``effect``, ``n`` by cell.
 
-    Parameters
-    ----------
-    outcomes : DataFrame
-        As in the contract; complete response sets, which `companion.tables.validate` checks.
-    reader : str, optional
-        Required when the table holds several readers, which are never pooled.
-
-    Returns
-    -------
-    DataFrame
-        Indexed by cell: ``exposed`` and ``withheld`` (disclosure rates), ``effect`` (their difference), ``n``.
-
-    Raises
-    ------
-    InputError
-        If several readers would be averaged, the reader is unknown, or the outcomes are refused.
+    ``reader`` is required when the table holds several readers, which are never pooled.
     """
     effects = unit_effects(outcomes, reader)
     require_single(effects["reader"], "reader")
@@ -132,10 +98,9 @@ def cell_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFr
 
 
 def selectivity_gap(outcomes: pd.DataFrame, reader: str | None = None) -> float:
-    """Return one reader's relevant-admissible effect minus its relevant-inadmissible effect.
+    """Return one reader's relevant-admissible effect minus its relevant-inadmissible effect, in [-2, 2].
 
-    Parameters and errors are those of `cell_effects`; the result lies in [-2, 2], and 1 means that the reader
-    uses every admissible memory and no inadmissible one.
+    1 means that the reader uses every admissible memory and no inadmissible one.
     """
     effect = cell_effects(outcomes, reader)["effect"]
     return float(effect["relevant_admissible"] - effect["relevant_inadmissible"])
@@ -152,9 +117,9 @@ def summarise(
     Parameters
     ----------
     outcomes : DataFrame
-        As in the contract; complete response sets, which `companion.tables.validate` checks.
+        The table of outcomes.
     stratify : {"axis", "none"}
-        Resample scenarios within their governing axis (Protocol section 3), or all together.
+        Resample scenarios within their governing axis, or all together.
     resampling : Resampling, optional
         Replicates, level, seed and method. Every reader sees the same resampled scenarios.
 
@@ -164,7 +129,7 @@ def summarise(
         Readers in order of appearance, metrics in the order of ``METRICS``: reader, contrast
         ("exposed_minus_withheld"), metric, estimate, low, high, n (units). ``attrs["settings"]`` records seed,
         replicates, confidence, stratify, method, n_scenarios, and lone_axes: axes with a single scenario, which when
-        resampled within itself does not vary, so that the intervals are too narrow (`lone_axes_note`).
+        resampled within itself does not vary (`lone_axes_note`). ``attrs["no_interval"]``: why ends are left out.
 
     Raises
     ------
@@ -193,13 +158,7 @@ def summarise(
 
 
 def lone_axes_note(summary: pd.DataFrame) -> str:
-    """Say that intervals are too narrow because axes have a single scenario each; empty if none has.
-
-    Parameters
-    ----------
-    summary : DataFrame
-        From `summarise`.
-    """
+    """Say that intervals are too narrow because axes have a single scenario each; empty if none has."""
     axes = summary.attrs["settings"]["lone_axes"]
     if not axes:
         return ""
@@ -222,28 +181,9 @@ def interval_levels(
     resampling: Resampling | None = None,
     **settings: Any,
 ) -> pd.DataFrame:
-    """Give each reader's interval at many confidence levels from the same replicates, for a slider.
+    """Give each reader's interval at many levels (whole per cent, 1 to 99) from the same replicates, for a slider.
 
-    Parameters
-    ----------
-    outcomes : DataFrame
-        As in the contract; complete response sets, which `companion.tables.validate` checks.
-    levels : iterable of int
-        Confidence levels in whole per cent, each between 1 and 99.
-    metric : str
-        One of ``METRICS``.
-    stratify, resampling
-        As in `summarise`; at a level given there the ends are the same.
-
-    Returns
-    -------
-    DataFrame
-        reader, metric, level (int64, per cent), estimate, low, high.
-
-    Raises
-    ------
-    InputError
-        For an unknown metric or a level out of range, or if the outcomes or the settings are refused.
+    Returns reader, metric, level (int64), estimate, low, high; at a level that `summarise` is given, the ends are its.
     """
     _check_stratify(stratify)
     wanted = np.array(list(levels), dtype=np.int64)
@@ -292,16 +232,7 @@ def _estimate(part: pd.DataFrame, stratify: Stratify, how: Resampling) -> pd.Dat
 def scenario_effects(outcomes: pd.DataFrame) -> pd.DataFrame:
     """Average effects within scenarios, for each reader: the rows behind the heat map.
 
-    Parameters
-    ----------
-    outcomes : DataFrame
-        As in the contract; complete response sets, which `companion.tables.validate` checks.
-
-    Returns
-    -------
-    DataFrame
-        reader, axis, scenario, metric (a cell or "selectivity_gap"), effect (mean over the units of the
-        scenario, float64), n (units). Readers in order of appearance, then axis, scenario, metric.
+    Returns reader, axis, scenario, metric (a cell or the gap), effect (mean over the units of the scenario), n.
     """
     effects = unit_effects(outcomes)
     parts = []
@@ -322,15 +253,7 @@ def scenario_effects(outcomes: pd.DataFrame) -> pd.DataFrame:
 
 
 def heatmap_table(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFrame:
-    """Lay one reader's scenario effects out as a table: scenarios by cell.
-
-    Parameters and errors are those of `cell_effects`.
-
-    Returns
-    -------
-    DataFrame
-        Index (axis, scenario), columns ``METRICS``, float64 in [-2, 2].
-    """
+    """Lay one reader's scenario effects out: index (axis, scenario), columns ``METRICS``, float64 in [-2, 2]."""
     effects = unit_effects(outcomes, reader)
     require_single(effects["reader"], "reader")
     return _metric_means(*_scenario_sums(effects))
@@ -339,22 +262,9 @@ def heatmap_table(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataF
 def leave_one_out(outcomes: pd.DataFrame) -> pd.DataFrame:
     """Range of every estimate when each scenario in turn is left out.
 
-    Parameters
-    ----------
-    outcomes : DataFrame
-        As in the contract; complete response sets, which `companion.tables.validate` checks.
-
-    Returns
-    -------
-    DataFrame
-        reader, metric, estimate (all scenarios), low, high (smallest and largest estimate without one
-        scenario), without_low, without_high (the scenario whose absence gives it; the first in axis order
-        when several do; missing where leaving any scenario out changes nothing).
-
-    Raises
-    ------
-    InputError
-        If there is only one scenario, or the outcomes are refused.
+    Returns reader, metric, estimate (all scenarios), low, high (smallest and largest estimate without one scenario),
+    without_low, without_high (the scenario whose absence gives it; the first in axis order when several do; missing
+    where leaving any scenario out changes nothing). A single scenario is refused.
     """
     effects = unit_effects(outcomes)
     if effects["scenario"].nunique() < 2:
@@ -377,23 +287,10 @@ def leave_one_out(outcomes: pd.DataFrame) -> pd.DataFrame:
 def sign_flip(outcomes: pd.DataFrame) -> pd.DataFrame:
     """Exact two-sided sign-flip test of every effect, over all sign patterns of the scenarios.
 
-    Parameters
-    ----------
-    outcomes : DataFrame
-        As in the contract; complete response sets, which `companion.tables.validate` checks.
-
-    Returns
-    -------
-    DataFrame
-        reader, metric, estimate (mean scenario effect), p_value (share of sign patterns with a mean at least as
-        far from 0), n_scenarios, n_nonzero (scenarios whose effect is not 0), n_patterns (2 to the number of
-        scenarios).
-
-    Notes
-    -----
-    Under the null hypothesis a scenario's effect is as likely to have either sign. All 2^n patterns count; equal
-    sums are merged on the way, on integers, so nothing is sampled or rounded and n may be large. With k
-    nonzero scenarios the smallest attainable p-value is 2 / 2^k.
+    Returns reader, metric, estimate (mean scenario effect), p_value (share of sign patterns with a mean at least as
+    far from 0), n_scenarios, n_nonzero (scenarios whose effect is not 0), n_patterns. Under the null hypothesis the
+    effect of a scenario is as likely to have either sign. All 2^n patterns count; equal sums are merged on the way, on
+    integers, so nothing is sampled and n may be large. With k nonzero scenarios the smallest p-value is 2 / 2^k.
     """
     rows = []
     for reader, part in _by_reader(unit_effects(outcomes)):
@@ -418,28 +315,9 @@ def exact_intervals(
 ) -> pd.DataFrame:
     """Percentile intervals of the exact bootstrap distribution: what infinitely many replicates would give.
 
-    Parameters
-    ----------
-    outcomes : DataFrame
-        As in the contract; complete response sets, which `companion.tables.validate` checks.
-    stratify : {"axis", "none"}
-        As in `summarise`.
-    confidence : float
-        Level strictly between 0 and 1.
-    replicates : int
-        Number of replicates of a sampled interval, for the two ``agree`` columns.
-
-    Returns
-    -------
-    DataFrame
-        reader, metric, estimate, low, high (smallest values whose cumulative probability reaches the two tail
-        levels), at_or_below_low = P(T* <= low), at_or_above_high = P(T* >= high), and agree_low, agree_high: the
-        share of seeds whose sampled interval has the same end.
-
-    Raises
-    ------
-    InputError
-        If the outcomes or the settings are refused.
+    Returns reader, metric, estimate, low, high (smallest values whose cumulative probability reaches the two tail
+    levels), at_or_below_low = P(T* <= low), at_or_above_high = P(T* >= high), and agree_low, agree_high: the share of
+    seeds whose sampled interval of ``replicates`` replicates has the same end.
     """
     _check_stratify(stratify)
     if not 0 < confidence < 1 or replicates < 1:
