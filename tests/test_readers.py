@@ -19,7 +19,7 @@ from companion.errors import InputError
 from companion.stages import readers
 from companion.stages.chat import ChatLog, ChatSettings
 from companion.stages.readers import Answer
-from companion.tables import read_table
+from companion.tables import read_table, validate
 
 KEY = "sk-test-0123456789abcdef"
 NOTHING = {"irrelevant_admissible": 0.0, "irrelevant_inadmissible": 0.0}
@@ -140,7 +140,7 @@ def test_a_run_leaves_requests_transcripts_and_outcomes(tmp_path, requests):
     assert len((done.folder / "transcripts.jsonl").read_text().splitlines()) == 384
     for name in readers.OUTCOMES:
         table = read_table(done.folder / name, "outcomes")
-        pd.testing.assert_frame_equal(exposure.validate_outcomes(table), exposure.validate_outcomes(done.outcomes))
+        pd.testing.assert_frame_equal(validate(table, "outcomes"), validate(done.outcomes, "outcomes"))
     assert not [path for path in done.folder.iterdir() if path.name.startswith(".")]
     again = readers.run(readers.ReplayReader(done.folder / "transcripts.jsonl", "simulated-quoting"), tmp_path / "b")
     pd.testing.assert_frame_equal(done.outcomes, again.outcomes)

@@ -241,6 +241,41 @@ def test_a_route_is_empty_only_where_work_says_that_the_arm_was_asked(work, expe
     assert found == {key: value for key, value in ({"q": (1.0, 1, 0.0)} | expected).items() if value}
 
 
+def test_records_need_no_check_before_they_are_scored():
+    """Frames as a user builds them, without optional columns, in any order of columns."""
+    raw = tables.Records(
+        memories=pd.DataFrame({"namespace": ["A", "B"], "memory_id": ["a", "b"]}),
+        queries=pd.DataFrame({"query_id": ["q"], "namespace": ["A"]}),
+        labels=pd.DataFrame(
+            {"query_id": ["q"], "memory_id": ["a"], "relevant": [1], "policy": ["1"], "lifecycle": [True]}
+        ),
+        rankings=pd.DataFrame({"arm": "s", "query_id": "q", "rank": [2, 1], "memory_id": ["a", "b"]}),
+    )
+    row = scoring.score_routes(raw).iloc[0]
+    assert (row["matched_prefix"], row["lower_bound"], row["evidence_recall"]) == (2, 0.5, 1.0)
+    assert scoring.anchors_of(raw)["memory_id"].tolist() == ["a"]
+    assert scoring.label_ranked(raw)["scope"].tolist() == [True, False]
+    assert scoring.profile(raw, 1)[["items", "lower_bound"]].values.tolist() == [[1, 1.0]]
+    with pytest.raises(InputError, match="rank"):
+        scoring.score_routes(tables.Records(raw.memories, raw.queries, raw.labels, raw.rankings.assign(rank=[2, 3])))
+
+
+@pytest.mark.parametrize(
+    ("shared", "namespace", "stated", "scope"),
+    [(1, "B", None, True), (1, None, None, True), (0, "B", None, False), (None, "B", None, False), (1, "A", None, True),
+     ("?", None, None, None), (1, "B", 0, False)],
+)  # fmt: skip
+def test_a_shared_memory_is_in_scope_of_whoever_asks(shared, namespace, stated, scope):
+    memories = pd.DataFrame({"memory_id": ["m"], "namespace": [namespace], "shared": [shared]}, dtype=object)
+    labels = pd.DataFrame({"query_id": ["q"], "memory_id": ["m"]} | ({} if stated is None else {"scope": [stated]}))
+    built = tables.Records(
+        memories, pd.DataFrame({"query_id": ["q"], "namespace": ["A"]}), labels,
+        pd.DataFrame({"arm": ["s"], "query_id": ["q"], "rank": [1], "memory_id": ["m"]}),
+    )  # fmt: skip
+    found = scoring.label_ranked(built)["scope"].iloc[0]
+    assert found is pd.NA if scope is None else bool(found) == scope
+
+
 def test_requests_that_different_arms_served_are_each_scored_on_their_own():
     """Two lines of an A/B log: v1 answers a, v2 answers b, and both are right."""
     records = {

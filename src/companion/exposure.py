@@ -35,7 +35,7 @@ from companion.tables import validate
 from companion.tables.rules import CELLS
 
 __all__ = [
-    "CELLS", "CONTRAST", "GAP", "METRICS", "cell_effects", "exact_intervals", "heatmap_table", "interval_levels",
+    "CELLS", "CONTRAST", "GAP", "METRICS", "cell_effects", "exact_intervals", "interval_levels",
     "leave_one_out", "lone_axes_note", "scenario_effects", "selectivity_gap", "sign_flip", "summarise", "unit_effects",
 ]  # fmt: skip
 
@@ -47,11 +47,6 @@ Stratify = Literal["axis", "none"]
 _NOTHING = 1e-12
 _DISCLOSED = ["disclosed_exposed", "disclosed_withheld"]
 _GAP_TERMS = {"relevant_admissible": 1.0, "relevant_inadmissible": -1.0}
-
-
-def validate_outcomes(outcomes: pd.DataFrame, origin: str = "outcomes") -> pd.DataFrame:
-    """Return the canonical outcomes: `companion.tables.validate` does all of it."""
-    return validate(outcomes, "outcomes", origin)
 
 
 def unit_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFrame:
@@ -100,7 +95,7 @@ def cell_effects(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFr
 def selectivity_gap(outcomes: pd.DataFrame, reader: str | None = None) -> float:
     """Return one reader's relevant-admissible effect minus its relevant-inadmissible effect, in [-2, 2].
 
-    1 means that the reader uses every admissible memory and no inadmissible one.
+    1: the reader uses every admissible memory and no inadmissible one.
     """
     effect = cell_effects(outcomes, reader)["effect"]
     return float(effect["relevant_admissible"] - effect["relevant_inadmissible"])
@@ -142,6 +137,7 @@ def summarise(
     parts = [_estimate(part, stratify, how) for _, part in _by_reader(effects)]
     summary = pd.concat(parts, ignore_index=True).rename(columns={"n_units": "n"}).assign(contrast=CONTRAST)
     summary = summary[["reader", "contrast", "metric", "estimate", "low", "high", "n"]]
+    sizes = effects.groupby("axis", sort=False)["scenario"].nunique()
     summary.attrs = {
         "settings": {
             "seed": int(how.seed),
@@ -150,7 +146,7 @@ def summarise(
             "stratify": stratify,
             "method": how.method,
             "n_scenarios": int(effects["scenario"].nunique()),
-            "lone_axes": _lone_axes(effects) if stratify == "axis" else [],
+            "lone_axes": [str(axis) for axis in sizes.index[sizes == 1]] if stratify == "axis" else [],
         },
         "no_interval": parts[0].attrs["no_interval"],
     }
@@ -168,11 +164,6 @@ def lone_axes_note(summary: pd.DataFrame) -> str:
     )
 
 
-def _lone_axes(effects: pd.DataFrame) -> list[str]:
-    sizes = effects.groupby("axis", sort=False)["scenario"].nunique()
-    return [str(axis) for axis in sizes.index[sizes == 1]]
-
-
 def interval_levels(
     outcomes: pd.DataFrame,
     levels: Iterable[int],
@@ -183,7 +174,7 @@ def interval_levels(
 ) -> pd.DataFrame:
     """Give each reader's interval at many levels (whole per cent, 1 to 99) from the same replicates, for a slider.
 
-    Returns reader, metric, level (int64), estimate, low, high; at a level that `summarise` is given, the ends are its.
+    Returns reader, metric, level (int64), estimate, low, high; the ends are those of `summarise` at that level.
     """
     _check_stratify(stratify)
     wanted = np.array(list(levels), dtype=np.int64)
@@ -250,13 +241,6 @@ def scenario_effects(outcomes: pd.DataFrame) -> pd.DataFrame:
         parts.append(long)
     columns = ["reader", "axis", "scenario", "metric", "effect", "n"]
     return pd.concat(parts, ignore_index=True)[columns]
-
-
-def heatmap_table(outcomes: pd.DataFrame, reader: str | None = None) -> pd.DataFrame:
-    """Lay one reader's scenario effects out: index (axis, scenario), columns ``METRICS``, float64 in [-2, 2]."""
-    effects = unit_effects(outcomes, reader)
-    require_single(effects["reader"], "reader")
-    return _metric_means(*_scenario_sums(effects))
 
 
 def leave_one_out(outcomes: pd.DataFrame) -> pd.DataFrame:

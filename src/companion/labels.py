@@ -17,6 +17,7 @@ import pandas as pd
 
 from companion import logic
 from companion.errors import InputError
+from companion.tables.values import numbered
 
 if TYPE_CHECKING:
     from companion.tables import Records
@@ -26,9 +27,8 @@ LABEL_COLUMNS = ("relevant", *logic.AXES)
 
 def encode(values: pd.Series, index: pd.Index, table: str, column: str) -> np.ndarray:
     """Replace the ids of a column by their place in an index; an id that is not there is refused with its row."""
-    # Numbering the distinct values first keeps string hashing proportional to ids, not to rows.
-    codes, distinct = pd.factorize(values)
-    known = np.append(index.get_indexer(pd.Index(distinct)), -1)  # a missing value has code -1 and must stay unknown
+    codes, distinct = numbered(values)  # validation has numbered them already
+    known = np.append(index.get_indexer(distinct), -1)  # a missing value has code -1 and must stay unknown
     result = known[codes]
     if (result < 0).any():
         row = int(np.argmax(result < 0))
@@ -127,6 +127,7 @@ def anchors_of(records: Records, pairs: PairLabels | None = None) -> pd.DataFram
     --------
     Methods, "Matched recall".
     """
+    records = records.checked()
     pairs = PairLabels.from_records(records) if pairs is None else pairs
     usable = logic.status(pairs.lookup(*pairs.encode(records.labels, "labels")), family="non_usable")
     known = usable.fillna(False).to_numpy(bool)  # only for choosing rows: unresolved is not an anchor
@@ -153,6 +154,7 @@ def label_ranked(records: Records, rankings: pd.DataFrame | None = None) -> pd.D
     InputError
         If a row names an unknown query or memory, or there are no rankings.
     """
+    records = records.checked()
     rows = records.rankings if rankings is None else rankings
     if rows is None:
         raise InputError("no rankings to label")
@@ -205,6 +207,7 @@ def hide_labels(records: Records, rate: float, seed: int = 0) -> Records:
     """
     if not 0 <= rate <= 1:
         raise InputError(f"rate {rate}: expected a number between 0 and 1")
+    records = records.checked()
     if records.rankings is None:
         raise InputError("no rankings: hiding concerns the labels of ranked memories")
     pairs = records.rankings[["query_id", "memory_id"]].drop_duplicates(ignore_index=True)

@@ -64,8 +64,7 @@ def score_routes(
     arms : sequence of str, optional
         Arms to score, by default all of the rankings in order of appearance.
     anchors : DataFrame, optional
-        Columns ``query_id``, ``memory_id``, ``anchor_id``. By default the known usable memories of the labels. Given
-        when labels were hidden after retrieval, so that recall stays what it was.
+        As from `anchors_of`, which is the default; given when labels were hidden, so that recall stays what it was.
 
     Returns
     -------
@@ -87,8 +86,7 @@ def score_routes(
     Raises
     ------
     InputError
-        For unknown ids, arms, axes or families, gaps or repetitions in ranks, a memory twice in a route, a target
-        outside [0, 1], a depth below 1 or a negative or infinite cost.
+        For unknown ids, arms, axes or families, gaps or repetitions in a route, and options out of range.
 
     Examples
     --------
@@ -192,7 +190,7 @@ def profile(
 class _Routes:
     """Ranked rows in order of (arm, query, rank), each with its place among the routes that were served.
 
-    ``codes`` are the served routes: arm code x number of queries + query code, ascending.
+    ``codes``: the served routes, arm code x number of queries + query code, ascending.
     """
 
     arms: list[str]
@@ -365,8 +363,7 @@ def _integers(values: np.ndarray, defined: np.ndarray) -> pd.arrays.IntegerArray
 def evidence_needed(target_recall: Recall, anchors: np.ndarray) -> np.ndarray:
     """Count the anchors a route must hit: ceil(target recall x anchors), in exact arithmetic.
 
-    A float stands for the decimal number it prints as, so .7 of 10 anchors is 7 and not 8; ``"2/3"`` and Fractions are
-    exact. A target that is not a number between 0 and 1 is refused.
+    A float stands for the decimal number it prints as: .7 of 10 anchors is 7 and not 8. ``"2/3"`` and Fractions work.
     """
     target = _fraction(target_recall)
     counts, place = np.unique(np.asarray(anchors, dtype=np.int64), return_inverse=True)
@@ -396,7 +393,7 @@ def _fraction(target_recall: Recall) -> Fraction:
 def hiding_sweep(records: Records, rates: Sequence[float], seed: int = 0, **options: Any) -> pd.DataFrame:
     """Score the same rankings while more and more labels are hidden: scores as from `score_routes`, with ``rate``.
 
-    Recall, feasibility and matched prefix do not depend on the rate; coverage falls and bounds widen.
+    Recall, feasibility and matched prefix do not depend on the rate.
     """
     anchors = anchors_of(records)
     parts = [score_routes(hide_labels(records, rate, seed), anchors=anchors, **options) for rate in rates]
