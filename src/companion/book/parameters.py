@@ -190,7 +190,8 @@ def _outcomes(value: Any, values: Values) -> str | None:
     if not isinstance(value, str):
         return "the name of a file, or nothing"
     if value:  # the messages name the file, and the row or the unit that is wrong or missing
-        tables.read_table(value, "outcomes")
+        if tables.read_table(value, "outcomes").empty:
+            raise InputError(f"{value}: no rows; expected one row for each reader and unit")
     return None
 
 

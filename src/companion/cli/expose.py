@@ -90,10 +90,8 @@ def _reader(text: str, name: str, rate: list[str] | None, seed: int, chat: dict[
         raise InputError(f"--rate belongs to simulated-erring; the reader is {text}")
     if name and text in readers.SIMULATED:
         raise InputError(f"--name {name}: a simulated reader keeps its name, so that nobody takes it for a model")
-    if text == "simulated-erring" and rate:
-        return readers.erring(readers.rates_from(rate), seed)
     if text == "simulated-erring":
-        return readers.erring(seed=seed)
+        return readers.erring(readers.rates_from(rate or [".1"]), seed)
     if text in readers.SIMULATED:
         return readers.SIMULATED[text]()
     if kind == "openai" and colon:
@@ -134,8 +132,7 @@ def _report(done: Any, reader: Reader, as_json: bool) -> None:
             }
         )
         return
-    settings = effects.attrs["settings"]
-    seed = settings["seed"]
+    seed = effects.attrs["settings"]["seed"]
     print_table(effects, f"{reader.description} Exposed minus withheld; scenarios resampled within axes, seed {seed}")
     if note := exposure.lone_axes_note(effects):
         typer.echo(note)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from companion.cli._common import JSON_OPTION, print_json, print_table, records, refuse_overwriting
 from companion.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _CORRUPT = """Corrupt the metadata a filter reads, at rising rates, and bracket where the filter breaks even.
 
@@ -68,20 +65,14 @@ def corrupt(
         command = ["companion", "corrupt", corpus]
         command += [word for name in names for word in ("--channel", name)]
         command += ["--top-k", str(top_k), "--encoder", encoder, "--keep", f"data/corruption/{corpus}"]
-        study.keep(keep, {**_about(corpus), "encoder": encoder, "command": shlex.join(command)})
+        spec = corpora.get(corpus)
+        about = {name: str(getattr(spec, name)) for name in ("name", "population", "licence", "url", "revision")}
+        study.keep(keep, {**about, "encoder": encoder, "command": shlex.join(command)})
     brackets = study.brackets()
     if as_json:
-        curves: list[dict[str, Any]] = records(study.curves())
-        print_json({"settings": study.settings, "brackets": records(brackets), "curves": curves})
+        print_json({"settings": study.settings, "brackets": records(brackets), "curves": records(study.curves())})
     else:
         print_table(brackets, f"Break-even on {corpus}, top {top_k}")
-
-
-def _about(corpus: str) -> dict[str, str]:
-    from companion import corpora
-
-    spec = corpora.get(corpus)
-    return {name: str(getattr(spec, name)) for name in ("name", "population", "licence", "url", "revision")}
 
 
 def candidates(
@@ -103,11 +94,7 @@ def candidates(
     columns = ["query_id", "memory_id", "split", "query_text", "memory_text"]
     tables.write_table(table[columns], out)
     counts = table.groupby("split").agg(cases=("query_id", "nunique"), candidates=("query_id", "size")).reset_index()
-    _show(counts, as_json, str(out))
-
-
-def _show(table: pd.DataFrame, as_json: bool, title: str) -> None:
     if as_json:
-        print_json(records(table))
+        print_json(records(counts))
     else:
-        print_table(table, title)
+        print_table(counts, str(out))
