@@ -115,8 +115,8 @@ def test_bad_outcomes_are_refused_before_the_page_runs(own, tmp_path):
         "short": (good.iloc[1:], "no outcome \\(1 of 192 units missing\\)"),
         "twice": (pd.concat([good, good.iloc[:1]]), "twice"),
         "empty": (good.iloc[:0], "no rows"),
-        "word": (good.replace({"condition": {"allow": "maybe"}}), "condition is 'maybe'"),
-        "cell": (good.assign(cell="relevant_admissible"), "cell is 'relevant_admissible'; expected"),
+        "word": (good.replace({"condition": {"allow": "maybe"}}), "column condition: 'maybe'"),
+        "cell": (good.assign(cell="relevant_admissible"), "cell is 'relevant_admissible'"),
         "value": (good.assign(disclosed_exposed=2), "disclosed_exposed"),
         "hole": (good.assign(disclosed_withheld=""), "disclosed_withheld"),
     }

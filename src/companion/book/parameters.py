@@ -189,9 +189,9 @@ def _outcomes(value: Any, values: Values) -> str | None:
 
     if not isinstance(value, str):
         return "the name of a file, or nothing"
-    if value:  # the messages name the file, and the row or the unit that is wrong or missing
-        if tables.read_table(value, "outcomes").empty:
-            raise InputError(f"{value}: no rows; expected one row for each reader and unit")
+    # the messages name the file, and the row or the unit that is wrong or missing
+    if value and tables.read_table(value, "outcomes").empty:
+        raise InputError(f"{value}: no rows; expected one row for each reader and unit")
     return None
 
 
