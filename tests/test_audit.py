@@ -1290,10 +1290,12 @@ def test_the_command(planted, tmp_path):
 def test_every_kind_at_once(tmp_path):
     """All thirteen failures in one folder: the gravest first, evidence as JSON and as CSV, all in the report."""
     header = "memory_id,namespace,state,superseded_by,valid_until,text"
-    memories = [header, "a1,alice,superseded,a2,,the plan costs 5 pounds a month",
-                "a2,alice,current,,,the plan is gold now", "a3,alice,current,,,the plan is silver now", "a4,alice,current,,,Fwd: the plan costs 5 pounds a month",
-                "f,alice,forgotten,,,x", "e,alice,current,,2025-01-01,y", "o,,current,,,z", "b1,bob,current,,,w",
-                "c1,alice,current,,,v", "c2,alice,current,,,u", "C2,alice,current,,,t"]  # fmt: skip
+    memories = [
+        header, "a1,alice,superseded,a2,,the plan costs 5 pounds a month", "a2,alice,current,,,the plan is gold now",
+        "a3,alice,current,,,the plan is silver now", "a4,alice,current,,,Fwd: the plan costs 5 pounds a month",
+        "f,alice,forgotten,,,x", "e,alice,current,,2025-01-01,y", "o,,current,,,z", "b1,bob,current,,,w",
+        "c1,alice,current,,,v", "c2,alice,current,,,u", "C2,alice,current,,,t",
+    ]  # fmt: skip
     queries = "query_id,namespace,principal,time q1,alice,ann,2025-06-01 q2,alice,ann,2025-06-01 q3,,,2025-06-01"
     route = ["a1", "a2", "a3", "f", "e", "o", "c1", "gone"]
     ranked = " ".join([*(f"s,q1,{n},{m}" for n, m in enumerate(route, 1)), "s,q2,1,a2 s,q3,1,b1 s,q3,2,a2 t,q2,1,b1"])
