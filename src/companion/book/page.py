@@ -104,7 +104,8 @@ def standalone_page(notebook: Any, bibliography: Path | None = None) -> str:
             )
             app.build(force_all=True)
         made = json.loads((out / "index.fjson").read_text(encoding="utf-8"))
-    return frame(html.unescape(_without_tags(made["title"])), made["body"])
+    body = re.sub(r'<a class="companion-site"[^>]*>(.*?)</a>', r"\1", made["body"])  # it stands in the site only
+    return frame(html.unescape(_without_tags(made["title"])), body)
 
 
 def _sphinx_settings() -> dict[str, Any]:
