@@ -697,7 +697,7 @@ def test_a_known_violation_of_any_axis_is_found(tmp_path, axis):
     assert [c.kind for c in found.found] == [kinds[axis]] and not found.headline.startswith("Nothing")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_known_to_be_inadmissible_is_found(seed):
     own, _ = made_up(seed)
     found = audit(replace(own, rankings=own.rankings[own.rankings["rank"] <= 5]), QUICK)
@@ -713,43 +713,41 @@ def test_whatever_is_known_to_be_inadmissible_is_found(seed):
 
 # --- planted failures ----------------------------------------------------------------------------------------------
 
-PLANTED = ("superseded", "stale_twins", "ownerless", "late_filter", "wildcard", "ghosts")
-
 
 @pytest.fixture(scope="module")
 def garden():
-    return demo_records(top_k=10)
+    return demo_records("company")
 
 
 @pytest.fixture(scope="module")
 def planted(garden):
-    return plant(garden, 10)
+    return plant(garden)
 
 
 @pytest.fixture(scope="module")
-def found(planted, tmp_path_factory):
-    return audit(planted.write(tmp_path_factory.mktemp("planted")), QUICK)
+def found():
+    return audit(data_dir() / "example", QUICK)
 
 
 def test_nothing_but_what_labels_know_is_found_before_planting(garden):
-    clean = garden.rankings[garden.rankings["arm"] == ROUTE]
-    clean = clean[clean["rank"] <= 10].reset_index(drop=True)
-    got = audit(replace(garden, rankings=clean, ledger=None), QUICK)
+    clean = garden.rankings[garden.rankings["arm"].eq(ROUTE) & (garden.rankings["rank"] <= 10)].reset_index(drop=True)
+    got = audit(replace(garden, rankings=clean, ledger=None), replace(QUICK, reference=ROUTE))
     assert {c.kind for c in got.found} <= {"policy", "forgotten", "superseded"}
     assert set(got["superseded"].evidence["stands"]) <= {"unlinked", "labelled"}
+    # Without ghosts the estimates are exactly what companion score computes.
+    want = scoring.summarise(scoring.score_routes(got.records), reference=ROUTE, resampling=Resampling(replicates=200))
+    pd.testing.assert_frame_equal(got.summary.intervals, want.intervals)
 
 
-def test_each_planted_failure_is_found_where_it_was_planted(found, planted):
-    assert (
-        set(planted.truth) == set(PLANTED)
-        and [c.kind for c in found.checks if c.kind in PLANTED and not c.instances] == []
-    )
+def test_each_planted_failure_is_found_where_it_was_planted(found, planted, tmp_path):
+    for path in planted.write(tmp_path).iterdir():
+        assert path.read_bytes() == (data_dir() / "example" / path.name).read_bytes()  # the example is what is planted
     for kind, truth in planted.truth.items():
         evidence, c = found[kind].evidence, found[kind]
         assert len(evidence) == 1 or kind == "superseded", kind
         for column in {"query_id", "memory_id", "twin", "correction"} & set(truth) & set(evidence):
             assert evidence[column].iloc[0] == truth[column], (kind, column)
-        assert c.says and c.advice
+        assert c.instances and c.says and c.advice
 
 
 def test_a_ghosts_lifecycle_is_unresolved(found, planted):
@@ -761,24 +759,6 @@ def test_a_ghosts_lifecycle_is_unresolved(found, planted):
     assert len(mine) and mine["lifecycle"].isna().sum() > 0 and not mine["lifecycle"].fillna(False).any()
     given = planted.records.labels  # labels once said that it was current
     assert given.loc[given["memory_id"] == ghost, "lifecycle"].fillna(False).any()
-
-
-def test_numbers_are_those_of_scoring(garden):
-    """Without ghosts the audit's estimates are exactly what companion score computes."""
-    own = replace(garden, rankings=garden.rankings[garden.rankings["rank"] <= 10].reset_index(drop=True))
-    how = Resampling(replicates=300, seed=3)
-    got = audit(own, Options(target_recall="0.7", reference=ROUTE, resampling=how)).summary
-    want = scoring.summarise(scoring.score_routes(own, target_recall="0.7"), reference=ROUTE, replicates=300, seed=3)
-    pd.testing.assert_frame_equal(got.intervals, want.intervals)
-    pd.testing.assert_frame_equal(got.contrasts, want.contrasts)
-
-
-def test_the_committed_example_holds_every_failure():
-    got = audit(data_dir() / "example", QUICK)
-    readme = (data_dir() / "example" / "README.md").read_text()
-    for kind in PLANTED:
-        ids = set(got[kind].evidence.filter(["query_id", "memory_id", "twin"]).iloc[0])
-        assert got[kind].outcome == "found" and any(one in readme for one in ids), kind
 
 
 # --- what settling a label does ------------------------------------------------------------------------------------
@@ -843,16 +823,6 @@ def test_settling_a_label_narrows_the_macro_width_by_exactly_what_is_said(seed, 
                 change = before[arm] - after[arm]
                 assert change == pytest.approx(expected, abs=1e-12, nan_ok=True), (label, value, arm)
     assert len(chosen) >= 3
-
-
-def test_the_ranking_over_arms_adds_up():
-    own, _ = made_up(3, namespaces=4, per_namespace=8, queries=16)
-    table = narrowing(own, scoring.score_routes(own, target_recall=0.4), target_recall=0.4)
-    summed = over_arms(table)
-    assert summed["sure"].is_monotonic_decreasing and (summed["sure"] <= summed["most"]).all()
-    assert over_arms(table.head(0)).empty
-    single = table[(table["open_axes"] == 1) & ~table["changes_anchors"]]
-    assert np.allclose(single["narrows_if_no"], single["narrows_if_yes"])
 
 
 def test_the_width_that_remains_is_what_scoring_gives(found):
@@ -960,7 +930,7 @@ def test_malformed_records_are_refused_with_every_fault(planted, tmp_path):
     (folder / "queries.jsonl").write_text(text)
     with pytest.raises(FaultsError) as refused:
         audit(folder, QUICK)
-    assert len(refused.value.faults) == text.count('"intent": "now"') > 100
+    assert len(refused.value.faults) == text.count('"intent": "now"') > 30
 
 
 def test_options_that_do_not_fit_are_refused():
@@ -1015,7 +985,7 @@ def fuzzed(rng):
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_records_are_audited(seed):
     own = fuzzed(np.random.default_rng(seed))
     got = audit(own, replace(QUICK, target_recall="0.5", lifecycle_from_state=bool(seed % 2)))
