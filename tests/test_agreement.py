@@ -78,6 +78,14 @@ def test_rebuilding_inverts_the_figures(n: int, data: st.DataObject) -> None:
     assert {back.both_yes, back.both_no} == {yes, n - yes - split} and back.split == split
 
 
+def test_one_record_is_enough_for_a_table() -> None:
+    assert rebuild_table(0.0, 0.0, 1) == PairTable(0, 1, 0)
+    assert rebuild_table(1.0, 0.5, 1) is None
+    assert PairTable(0, 1, 0).prevalence == 0.5
+    with pytest.raises(InputError, match="0 records"):
+        rebuild_table(0.0, 0.0, 0)
+
+
 def test_full_agreement_does_not_determine_the_table() -> None:
     with pytest.raises(InputError, match="tables fit"):
         rebuild_table(1.0, 1.0, 50)
