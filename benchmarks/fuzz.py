@@ -378,6 +378,7 @@ def prepare() -> None:
         _git.run = stop
     os.environ.update(HF_HUB_OFFLINE="1", COLUMNS="200", NO_COLOR="1", GIT_TERMINAL_PROMPT="0")
     os.environ.pop("OPENAI_API_KEY", None)
+    resource.setrlimit(resource.RLIMIT_DATA, (2 * MEMORY * 2**30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def fuzz(count: int, seed: int, keep: Path | None = None) -> list[str]:

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -40,7 +41,6 @@ FINISHED_FILE = "finished.json"
 FAILED_FILE = "failed.json"
 TRACEBACK_FILE = "traceback.txt"
 _MOST_RUNS = 10_000
-_SECTIONS = ("notebook", "parameters", "grid", "runs")
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,28 @@ class SweepResult:
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """Read and check a sweep file before anything runs."""
     path = Path(path)
-    content = _read_yaml(path)
-    unknown = [key for key in content if key not in _SECTIONS]
+    content = plain_yaml.load(read_text(path), str(path))
+    if not isinstance(content, dict):
+        found = "the file is empty" if content is None else f"{content!r} is not a mapping"
+        raise InputError(f"{path}: {found}; expected lines such as 'notebook: 02-support', and grid or runs")
+    unknown = [key for key in _mapping(content, str(path)) if key not in ("notebook", "parameters", "grid", "runs")]
     if unknown:
-        raise InputError(f"{path}: section {unknown[0]!r} is unknown; expected {', '.join(_SECTIONS)}")
-    notebook = _notebook(path, content.get("notebook"))
-    if "grid" in content and content["grid"] in (None, {}):
+        raise InputError(f"{path}: section {unknown[0]!r} is unknown; expected notebook, parameters, grid, runs")
+    name, grid, entries = content.get("notebook"), content.get("grid", ...), content.get("runs", ...)
+    if not isinstance(name, str | int) or isinstance(name, bool):
+        raise InputError(f"{path}: notebook is {name!r}; expected a chapter or a path, such as notebook: 02-support")
+    if grid is None or grid == {}:
         raise InputError(f"{path}, grid: nothing is there; expected lines such as 'top_k: [5, 10]'")
+    if entries is not ... and (not isinstance(entries, list) or not entries):
+        raise InputError(f"{path}, runs: {entries!r}; expected a list with one mapping of parameters per run")
+    beside = path.parent / str(name)
     return make_plan(
-        notebook,
-        parameters=_mapping(content.get("parameters"), f"{path}, parameters"),
-        grid=_mapping(content["grid"], f"{path}, grid") if "grid" in content else None,
-        runs_list=_entries(content["runs"], f"{path}, runs") if "runs" in content else None,
+        beside if beside.suffix in {".md", ".ipynb"} and beside.is_file() else str(name),
+        parameters=_mapping(content.get("parameters") or {}, f"{path}, parameters"),
+        grid=None if grid is ... else _mapping(grid, f"{path}, grid"),
+        runs_list=None
+        if entries is ...
+        else [_mapping(entry, f"{path}, runs, entry {number}") for number, entry in enumerate(entries, 1)],
         origin=str(path),
         folders=(path.parent, Path.cwd()),
     )
@@ -107,17 +117,19 @@ def make_plan(
     declared = runs.declared_parameters(source)
     if grid is not None and runs_list is not None:
         raise InputError(f"{origin}: both grid and runs are given; expected one of them")
-    fixed = _located(parameters or {}, folders)
-    fixed = runs.check_parameters(declared, fixed, f"{origin}, parameters ({source.stem})")
-    entries = _combinations(grid, origin) if grid is not None else list(enumerate(runs_list or [{}], 1))
+
+    def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+        found = {name: runs.located(name, value, *folders) for name, value in values.items()}
+        return runs.check_parameters(declared, found, f"{where} ({source.stem})")
+
+    fixed = checked(parameters or {}, f"{origin}, parameters")
     planned: dict[str, Planned] = {}
-    for number, entry in entries:
+    for number, entry in enumerate(_combinations(grid, origin) if grid is not None else runs_list or [{}], 1):
         where = f"{origin}, {'grid' if grid is not None else f'run {number}'}"
         both = [name for name in entry if name in fixed]
         if both:
             raise InputError(f"{where}: parameter {both[0]!r} is fixed in parameters; expected it in one place")
-        values = {**fixed, **runs.check_parameters(declared, _located(entry, folders), f"{where} ({source.stem})")}
-        run = _planned(declared, values)
+        run = _planned(declared, {**fixed, **checked(entry, where)})
         runs.check_ranges(source, run.parameters, where)
         if run.name in planned:
             raise InputError(f"{where}: {_described(entry)} is there twice; expected every run once")
@@ -127,30 +139,7 @@ def make_plan(
     return Plan(source, tuple(planned.values()), varied)
 
 
-def _located(values: Mapping[str, Any], folders: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
-    return {name: runs.located(name, value, *folders) for name, value in values.items()}
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    content = plain_yaml.load(read_text(path), str(path))
-    if not isinstance(content, dict):
-        found = "the file is empty" if content is None else f"{content!r} is not a mapping"
-        raise InputError(f"{path}: {found}; expected lines such as 'notebook: 02-support', and grid or runs")
-    return _mapping(content, str(path))
-
-
-def _notebook(path: Path, name: Any) -> Path:
-    if not isinstance(name, str | int) or isinstance(name, bool):
-        raise InputError(f"{path}: notebook is {name!r}; expected a chapter or a path, such as notebook: 02-support")
-    beside = path.parent / str(name)
-    if beside.suffix in {".md", ".ipynb"} and beside.is_file():
-        return beside.resolve()
-    return runs.find_notebook(str(name))
-
-
 def _mapping(content: Any, where: str) -> dict[str, Any]:
-    if content is None:
-        return {}
     if not isinstance(content, dict):
         raise InputError(f"{where}: {content!r} is not a mapping; expected lines such as 'top_k: 20'")
     odd = [key for key in content if not isinstance(key, str)]
@@ -159,22 +148,13 @@ def _mapping(content: Any, where: str) -> dict[str, Any]:
     return content
 
 
-def _entries(content: Any, where: str) -> list[dict[str, Any]]:
-    if not isinstance(content, list) or not content:
-        raise InputError(f"{where}: {content!r}; expected a list with one mapping of parameters per run")
-    return [_mapping(entry, f"{where}, entry {number}") for number, entry in enumerate(content, 1)]
-
-
-def _combinations(grid: Mapping[str, Sequence[Any]], origin: str) -> list[tuple[int, dict[str, Any]]]:
-    count = 1
+def _combinations(grid: Mapping[str, Sequence[Any]], origin: str) -> list[dict[str, Any]]:
     for name, values in grid.items():
         if not isinstance(values, list | tuple) or not values:
             raise InputError(f"{origin}, grid, {name}: {values!r}; expected a list of one value or more")
-        count *= len(values)
-        if count > _MOST_RUNS:
-            raise InputError(f"{origin}, grid: more than {_MOST_RUNS:,} combinations; expected fewer")
-    product = itertools.product(*grid.values())
-    return [(number, dict(zip(grid, values, strict=True))) for number, values in enumerate(product, 1)]
+    if math.prod(map(len, grid.values())) > _MOST_RUNS:
+        raise InputError(f"{origin}, grid: more than {_MOST_RUNS:,} combinations; expected fewer")
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def _planned(declared: Sequence[Any], values: dict[str, Any]) -> Planned:
@@ -247,7 +227,10 @@ def _run_all(
     plan: Plan, folder: Path, jobs: int | None, scheduler: str | None, html: bool, timeout: int, say: Say
 ) -> SweepResult:
     folder.mkdir(exist_ok=True)
-    _write_plan(plan, folder)
+    planned = [{"run": run.name, "parameters": run.parameters} for run in plan.runs]
+    content = {"notebook": plan.notebook.name, "varied": list(plan.varied), "runs": planned}
+    with tables.atomic_path(folder / PLAN_FILE) as path:
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / RUNS_FOLDER).mkdir(exist_ok=True)
     _sweep_up(folder)
     shared = [runs.sha256(plan.notebook), runs.fingerprint()]
@@ -295,12 +278,13 @@ def _mapped(client: Any, tasks: Sequence[_Task]) -> Iterator[tuple[str, _Outcome
     """Yield outcomes as they come. No worker holds a second run: a death costs the run in it and no other."""
     from distributed import as_completed
 
-    waiting = iter(tasks)
-    futures = {}
-    first = list(itertools.islice(waiting, len(client.scheduler_info(n_workers=-1)["workers"])))
-    for task in first:
-        futures[client.submit(_perform, task, pure=False)] = task.name
-    done = as_completed(list(futures), loop=client.loop)
+    def submit(count: int) -> list[Any]:
+        made = {client.submit(_perform, task, pure=False): task.name for task in itertools.islice(waiting, count)}
+        names.update(made)
+        return list(made)
+
+    waiting, names = iter(tasks), {}
+    done = as_completed(submit(len(client.scheduler_info(n_workers=-1)["workers"])), loop=client.loop)
     for future in done:
         if future.status == "finished":
             outcome = future.result()
@@ -308,11 +292,8 @@ def _mapped(client: Any, tasks: Sequence[_Task]) -> Iterator[tuple[str, _Outcome
             error = future.exception()
             said = "the process that ran it was killed" if type(error).__name__ == "KilledWorker" else _reason(error)
             outcome = _Outcome(error=said, trace=_trace(error))
-        yield futures.pop(future), outcome
-        for task in itertools.islice(waiting, 1):
-            following = client.submit(_perform, task, pure=False)
-            futures[following] = task.name
-            done.add(following)
+        yield names.pop(future), outcome
+        done.update(submit(1))
 
 
 def headline_table(plan: Plan, out: str | os.PathLike[str]) -> pd.DataFrame:
@@ -320,7 +301,10 @@ def headline_table(plan: Plan, out: str | os.PathLike[str]) -> pd.DataFrame:
     rows = []
     for run in plan.runs:
         for item in (read_record(Path(out) / RUNS_FOLDER / run.name) or {"headline": []})["headline"]:
-            shown = {name: _flat(run.parameters[name]) for name in plan.varied}
+            values = {name: run.parameters[name] for name in plan.varied}
+            shown = {
+                name: _text(v) if isinstance(v, list | tuple | dict) or v is None else v for name, v in values.items()
+            }
             ends = {end: item[end] for end in ("estimate", "low", "high")}
             rows.append({"run": run.name, **shown, "number": item["name"], **ends})
     columns = ["run", *plan.varied, "number", "estimate", "low", "high"]
@@ -347,24 +331,10 @@ def is_finished(folder: Path, key: str | None = None) -> bool:
         return False
 
 
-def _flat(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool) else _text(value)
-
-
 def _sweep_up(folder: Path) -> None:
     """Remove what a killed sweep left half done; its names begin with a dot."""
     for path in [folder / ".scratch", *(folder / RUNS_FOLDER).glob(".*")]:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _write_plan(plan: Plan, folder: Path) -> None:
-    content = {
-        "notebook": plan.notebook.name,
-        "varied": list(plan.varied),
-        "runs": [{"run": run.name, "parameters": run.parameters} for run in plan.runs],
-    }
-    with tables.atomic_path(folder / PLAN_FILE) as path:
-        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _keep(target: Path, outcome: _Outcome, key: str) -> None:
