@@ -84,6 +84,7 @@ class Fuzz:
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.rng, self.folder, self.seen, self.rescored = random.Random(seed), folder, Counter(), 0
+        self.peak = 0.0
 
     # --- making a case --------------------------------------------------------------------------------------------
 
@@ -257,11 +258,13 @@ class Fuzz:
         before = {path for path in here.rglob("*") if "in" not in path.parts}
         began = time.process_time()
         code, out, err = call(words, here)
-        spent, peak = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        spent = time.process_time() - began
+        peak, grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, self.peak
+        self.peak = max(self.peak, peak)
         self.seen[words[0] if words else "", code] += 1
         wrong = [f"exit code {code}"] if code not in (0, 1, 2) else []
         wrong += [f"took {spent:.0f} s of the processor"] if spent > LIMIT else []
-        wrong += [f"took {peak:.1f} GiB"] if peak > MEMORY else []
+        wrong += [f"took {peak:.1f} GiB"] if peak > max(MEMORY, grown) else []
         wrong += [f"said {word!r}" for word in ("Traceback", "a fault of the companion") if word in err + out]
         wrong += (
             ["control characters on the terminal"] if re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + err) else []
@@ -295,7 +298,7 @@ class Fuzz:
         }
         for row in tables["labels"]:
             label = records["labels"].setdefault((row["query_id"], row["memory_id"]), {"anchors": []})
-            label.update({axis: truth(row[axis]) for axis in AXES if truth(row.get(axis)) is not None})
+            label.update({axis: truth(row[axis]) for axis in AXES if axis in row})
             label["anchors"] += [known(row.get("anchor_id"))]
         routes: dict[tuple[str, str], list[tuple[int, str]]] = {}
         for row in tables["rankings"]:

@@ -69,6 +69,7 @@ def _fill(folder: Path, paths: Mapping[str, Path], rows_per_part: int) -> None:
     arms: dict[str, None] = {}
     for name in _SPLIT:
         if name in paths:
+            (folder / name).mkdir()  # a table without rows makes no parts
             table = rankings if name == "rankings" else _open(paths[name], name)
             _write_parts(_marked(table, index, part_of, arms, str(paths[name])), table.schema, folder / name, parts)
     memories = _open(paths["memories"], "memories")
@@ -168,6 +169,7 @@ def _write_parts(batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: P
         format="parquet",
         partitioning=ds.partitioning(pa.schema([mark]), flavor="hive"),
         basename_template="rows-{i}.parquet",
+        existing_data_behavior="overwrite_or_ignore",
         use_threads=False,  # rows keep their order
         max_partitions=max(parts, 1),
         min_rows_per_group=max(1, min(1 << 16, _OPEN_ROWS // parts)),

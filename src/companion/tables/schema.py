@@ -75,7 +75,7 @@ class Schema:
 
 def json_schema(name: str) -> dict[str, Any]:
     """Describe one row of a table as JSON Schema (draft 2020-12), as JSON Lines would hold it."""
-    truth = {"enum": [0, 1, True, False, "0", "1", "true", "false", "?", "", None]}
+    truth = {"enum": [0, 1, True, False, "0", "1", "0.0", "1.0", "true", "false", "?", "", None]}
     kinds: dict[str, dict[str, Any]] = {
         "text": {"type": ["string", "null"]},
         "name": {"type": ["string", "integer", "null"]},

@@ -28,7 +28,11 @@ from companion.tables.problems import is_missing
 Mask = npt.NDArray[np.bool_]
 Parsed = tuple[pd.Series, Mask]
 
-_TRUTH: dict[str, bool | None] = {"1": True, "true": True, "0": False, "false": False, "": None, "?": None}
+_TRUTH: dict[str, bool | None] = {
+    **dict.fromkeys(("1", "1.0", "true"), True),
+    **dict.fromkeys(("0", "0.0", "false"), False),
+    **dict.fromkeys(("", "?")),
+}
 _WHOLE = r"-?[0-9]{1,18}(\.0+)?"
 _DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 _CONTROL = r"[\x{00}-\x{08}\x{0b}\x{0c}\x{0e}-\x{1f}\x{7f}-\x{9f}]"  # as problems.CONTROL, for Arrow
