@@ -12,7 +12,6 @@ from companion.corpora import get, load
 from companion.corpora.frozen import TABLES, complete_arms, frozen_anchor_ranks, frozen_meta, frozen_work, load_frozen
 from companion.paths import data_dir
 from companion.retrieval import Encoder, base_arm, known_arms, rank
-from companion.retrieval.checks import namespace_never_worse
 
 here = pytest.mark.skipif(
     not get("gatemem").is_present(), reason="corpus gatemem is not here; COMPANION_CORPORA names where corpora live"
@@ -31,18 +30,6 @@ def test_counts_sizes_and_arms(records):
     assert max(sizes) < 5_000_000
     assert records.memories["text"].isna().all()
     assert records.queries["text"].isna().all()
-
-
-def test_all_utility_checkpoints_and_no_others_have_anchors(records):
-    scores = scoring.score_routes(load_frozen("gatemem", arms=["namespace_dense"]), top_k=20)
-    evaluable = scores.loc[scores["evidence_recall"].notna(), "query_id"]
-    assert len(evaluable) == 728
-    kinds = records.queries.set_index("query_id").loc[evaluable, "stratum"]
-    assert kinds.str.contains("utility").all()
-
-
-def test_no_anchor_is_ranked_worse_within_its_namespace(records):
-    assert namespace_never_worse(records.rankings, records.labels).empty
 
 
 def test_namespace_arms_keep_their_scope_and_post_filters_rise_with_depth(records):

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from companion import logic
 from companion.corpora import base, memops
 from companion.errors import InputError
 from companion.scoring import anchors_of
@@ -176,16 +175,6 @@ def label(corpus, query: str, memory_id: str) -> tuple:
 # Structure
 
 
-def test_a_turn_is_a_memory_and_a_profile_is_a_namespace(corpus):
-    turns = sum(len(s["dialogue"]) for content in FILES.values() for s in content["conversations"])
-    injected = sum(len(s["dialogue"]) for content in FILES.values() for s in inject(content)["conversations"])
-    assert len(corpus.memories) == turns + injected
-    assert set(corpus.memories["namespace"]) == {"A01", "A02"}
-    assert corpus.memories["order"].is_monotonic_increasing
-    assert (corpus.memories["group"] == corpus.memories["namespace"]).all()
-    assert len(corpus.queries) == 2 * 6
-
-
 def test_every_memory_is_visible_to_every_query(corpus):
     counts = corpus.visible_counts()
     assert (counts["everywhere"] == len(corpus.memories)).all()
@@ -244,22 +233,6 @@ def test_tentative_and_retracted_operations_settle_nothing(corpus):
         assert label(corpus, "evidence/A01_update/now", turn) == (None, True, True, None)
 
 
-def test_purposes_and_intents_can_be_read_otherwise(tmp_path):
-    corpus = memops.load_memops(lay(tmp_path), intents=lambda *_: "history", purposes=lambda *_: "operation")
-    assert set(corpus.queries["intent"]) == {"history"}
-    assert corpus.labels["policy"].all()
-    table = memops.vocabulary(corpus.queries)
-    assert table["queries"].sum() == len(corpus.queries)
-    assert set(table["purpose"]) == {"operation"}
-
-
-def test_lifecycle_follows_state_and_intent_outside_gold_provenance(corpus):
-    rows = corpus.labels[corpus.labels["relevant"].isna()]
-    rows = rows.merge(corpus.queries[["query_id", "intent"]]).merge(corpus.memories[["memory_id", "state"]])
-    expected = logic.lifecycle(rows["state"], rows["intent"])
-    assert (rows["lifecycle"].eq(expected) | (rows["lifecycle"].isna() & expected.isna())).all()
-
-
 # Replay
 
 
@@ -304,16 +277,6 @@ def test_replay_with_a_turn_per_operation_equals_looking_ahead(ops):
         later = [kind for kind, valid, other in ops[number + 1 :] if valid == "confirmed" and other == target]
         expected = "forgotten" if "forget" in later else "superseded" if "update" in later else "current"
         assert states[f"m{number}"] == (expected if validity == "confirmed" else "unknown")
-
-
-def test_what_is_forgotten_for_one_target_is_forgotten_altogether():
-    ops = [
-        ("remember", "confirmed", "t", ["m1"]),
-        ("remember", "confirmed", "u", ["m1"]),
-        ("forget", "confirmed", "t", ["m2"]),
-        ("remember", "tentative", "v", ["m2"]),
-    ]
-    assert memops.replay(ops) == {"m1": "forgotten", "m2": "current"}
 
 
 # Quotes
@@ -413,28 +376,6 @@ def test_malformed_files_are_refused_with_their_place(tmp_path, change, message)
     with pytest.raises(InputError, match=message) as refusal:
         memops.load_memops(tmp_path)
     assert "A01_update.json" in str(refusal.value)
-
-
-def test_truncated_nameless_and_lone_files_are_refused(tmp_path):
-    lay(tmp_path)
-    path = tmp_path / memops.SETTINGS["evidence"] / "A01_update.json"
-    whole = path.read_text(encoding="utf-8")
-    path.write_text(whole[:-30], encoding="utf-8")
-    with pytest.raises(InputError, match=r"A01_update\.json: line 1, column \d+ is not JSON"):
-        memops.load_memops(tmp_path)
-    path.unlink()
-    with pytest.raises(InputError, match=r"2-evidence_conversation/A01_update\.json: no such file"):
-        memops.load_memops(tmp_path)
-    for folder in memops.SETTINGS.values():
-        (tmp_path / folder / "A01_update.json").write_text(whole, encoding="utf-8")
-        (tmp_path / folder / "nameless.json").write_text(whole, encoding="utf-8")
-    with pytest.raises(InputError, match="<profile>_<operation>"):
-        memops.load_memops(tmp_path)
-
-
-def test_an_empty_folder_names_the_command(tmp_path):
-    with pytest.raises(InputError, match="companion fetch memops"):
-        memops.load_memops(tmp_path)
 
 
 # Splits and counts

@@ -142,11 +142,6 @@ def test_corpora_lists_what_is_known_and_survives_an_unreadable_one(run, monkeyp
     assert "companion fetch" in run("corpora").stdout
 
 
-def test_help_has_an_example(run):
-    for command in ("rank", "corpora"):
-        assert "Example" in run(command, "--help").stdout
-
-
 def test_route_table_counts_a_route_without_hits():
     work = pd.DataFrame(
         {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -16,16 +15,16 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_retrieval import Reference, TableEncoder, bm25, exact_unit_vector, random_corpus
+from reference_retrieval import Reference, TableEncoder, bm25, random_corpus
 
 from companion.corpora import known, load
 from companion.corpora.base import EVERYTHING, Corpus
 from companion.errors import InputError
-from companion.retrieval import base_arm, dense, encoders, known_arms, rank
+from companion.retrieval import dense, encoders, known_arms, rank
 from companion.retrieval.checks import anchor_ranks, namespace_never_worse
 from companion.retrieval.engine import Search
 from companion.retrieval.lexical import Lexical
-from companion.retrieval.pools import Layout, Pool, listed
+from companion.retrieval.pools import Layout, Pool
 
 LIMITS = ("same", "open", "free")
 DENSE = ("global_dense", "namespace_dense", "global_recency_dense")
@@ -145,15 +144,6 @@ def test_lexical_and_fused_arms_equal_brute_force(made):
         assert made.did("global_bm25_dense_rrf", query)["candidates_scored"] == scored
 
 
-def test_bm25_reads_positions_lists_too():
-    texts = ["red apple", "green pear", "red red plum", "blue sky", "red"]
-    index = Lexical(texts, 1.5, 0.75)
-    whole = index.scores("red pear", Pool(((0, 5),)))
-    some = listed(np.array([0, 2, 4]))
-    assert index.scores("red pear", some).tolist() == whole[[0, 2, 4]].tolist()
-    assert Lexical(["a", "!"], 1.5, 0.75).scores("red", Pool(((0, 2),))).tolist() == [0, 0]
-
-
 @pytest.mark.parametrize("seed", [0, 4, 9])
 def test_random_partition_is_the_stated_permutation(made, seed):
     """Restate the shuffle: namespaces of a source's memories in ascending id, permuted by the named generator."""
@@ -248,16 +238,6 @@ def test_a_shuffled_corpus_ranks_the_same(made):
     pd.testing.assert_frame_equal(work, made.work)
 
 
-def test_rankings_are_deeper_prefixes_of_one_another(made):
-    longer, _ = rank(made.corpus, ["global_dense", "namespace_dense", "policy_only"], 3 * TOP_K, made.encoder)
-    cut = longer[longer["rank"] <= TOP_K].reset_index(drop=True)
-    shorter = made.rankings[made.rankings["arm"].isin(cut["arm"].unique())]
-    order = ["arm", "query_id", "rank"]
-    pd.testing.assert_frame_equal(
-        cut.sort_values(order, ignore_index=True), shorter.sort_values(order, ignore_index=True)
-    )
-
-
 def test_visible_counts_equal_the_work_of_the_plain_arms(made):
     counts = made.corpus.visible_counts().set_index("query_id")
     for arm, column in (("global_dense", "everywhere"), ("namespace_dense", "own")):
@@ -337,25 +317,6 @@ def test_search_agrees_with_faiss_across_chunks_and_blocks():
     np.testing.assert_allclose(near[0], dense.search(vectors, queries[:1], pools[:1], tie, 50)[0].scores, atol=1e-6)
 
 
-def test_a_thousand_equal_vectors_are_cut_by_id():
-    """Ties across the cut, in more than one chunk."""
-    vectors = np.tile(np.array([[0.6, 0.8]], dtype=np.float32), (20_000, 1))
-    tie = np.random.default_rng(0).permutation(20_000)
-    hits = dense.search(vectors, vectors[:1], [Pool(((0, 20_000),))], tie, 20)[0]
-    assert tie[hits.positions].tolist() == list(range(20))
-
-
-def test_search_reads_only_its_pool():
-    """Vectors outside the pools are NaN: one read of them would show."""
-    vectors = np.full((100, 4), np.nan, dtype=np.float32)
-    vectors[20:40] = 0.25
-    queries = np.full((3, 4), 0.5, dtype=np.float32)
-    pools = [Pool(((20, 40),)), Pool(((25, 30), (35, 40))), listed(np.arange(22, 39))]
-    for pool, hits in zip(pools, dense.search(vectors, queries, pools, np.arange(100), 50), strict=True):
-        assert hits.positions.tolist() == pool.positions().tolist()
-        assert np.isfinite(hits.scores).all()
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(2, 300), namespaces=st.integers(1, 8), each=st.integers(1, 40), k=st.integers(1, 40),
@@ -384,13 +345,6 @@ def test_blocks_of_namespaces_and_time_limits_read_only_their_pools(n, namespace
         expected = [row for _, _, row in sorted(zip(-exact, tie[rows], rows, strict=True))]
         assert hits.positions.tolist() == alone.positions.tolist() == expected[:k]
         assert hits.scores.tolist() == alone.scores.tolist()
-
-
-def test_a_block_holds_queries_of_one_namespace_only():
-    pools = [Pool(((start, start + 50 + limit),)) for limit in range(5) for start in (0, 100, 200)] + [Pool(())]
-    blocks = dense._blocks(list(range(len(pools))), pools)
-    assert sorted(sorted({pools[number].ranges[0][0] for number in block}) for block in blocks) == [[0], [100], [200]]
-    assert sorted(number for block in blocks for number in block) == list(range(15))
 
 
 def test_searches_in_threads_agree_and_leave_faiss_as_it_was(monkeypatch):
@@ -474,27 +428,6 @@ def test_search_never_takes_faiss_s_filler_for_a_row():
         dense.search(vectors, np.eye(4, dtype=np.float32)[:1], [Pool(((0, 4),))], np.arange(4), 4)
 
 
-@pytest.mark.parametrize("width", ["<f2", "<f4", "<f8"])
-def test_search_takes_any_layout_and_width_of_vectors(tmp_path, width):
-    rng = np.random.default_rng(5)
-    exact = np.array([exact_unit_vector(rng) for _ in range(220)])
-    np.save(tmp_path / "vectors.npy", np.repeat(exact, 2, axis=0).astype(width))
-    mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")[::2]  # not contiguous either
-    pools = [Pool(((0, int(stop)),)) for stop in rng.integers(1, 220, 70)]
-    tie = rng.permutation(220)
-    expected = dense.search(exact, exact[:70], pools, tie, 9)
-    found = dense.search(mapped, mapped[:70], pools, tie, 9)
-    for one, other in zip(expected, found, strict=True):
-        np.testing.assert_array_equal(one.positions, other.positions)
-        np.testing.assert_array_equal(one.scores, other.scores)
-
-
-def test_all_among_other_names_is_all():
-    corpus, encoder = random_corpus(1)
-    every, _ = rank(corpus, ["all"], 3, encoder)
-    pd.testing.assert_frame_equal(rank(corpus, ["global_dense", "all"], 3, encoder)[0], every)
-
-
 def test_corpus_refuses_repeated_ids_and_broken_limits():
     corpus, _ = random_corpus(1)
     twice = pd.concat([corpus.memories, corpus.memories.iloc[:1]])
@@ -504,12 +437,6 @@ def test_corpus_refuses_repeated_ids_and_broken_limits():
         Corpus("x", "x", corpus.memories, corpus.queries.assign(visible_own=0.5), corpus.labels)
     with pytest.raises(InputError, match="no column 'namespace'"):
         Corpus("x", "x", corpus.memories.drop(columns="namespace"), corpus.queries, corpus.labels)
-
-
-def test_base_arm_drops_the_seed_only():
-    assert base_arm("size_matched_random_partition:3") == "size_matched_random_partition"
-    assert base_arm("global_dense") == "global_dense"
-    assert base_arm("mine:fast") == "mine:fast"
 
 
 def test_namespace_never_worse_finds_a_planted_violation():
@@ -650,20 +577,6 @@ def test_the_prompt_on_record_is_the_one_that_is_used(cache, tmp_path, configura
         np.testing.assert_allclose(bare.encode(["a dose"], kind), unprompted, atol=1e-6)
 
 
-def test_equal_weights_used_otherwise_do_not_share_vectors(cache, tmp_path):
-    first = encoders.Encoder(model=_copied_model(tmp_path / "one"), device="cpu")
-    mean = first.encode(["a dose", "a longer text"])
-    pooling = Path(_copied_model(tmp_path / "two")) / "1_Pooling" / "config.json"
-    settings_ = json.loads(pooling.read_text())
-    settings_.update(pooling_mode_mean_tokens=False, pooling_mode_cls_token=True)
-    pooling.write_text(json.dumps(settings_))
-    second = encoders.Encoder(model=str(tmp_path / "two"), device="cpu")
-    assert first.model_hash == second.model_hash
-    assert np.abs(second.encode(["a dose", "a longer text"]) - mean).max() > 0.01
-    third = encoders.Encoder(model=_copied_model(tmp_path / "three"), device="cpu")
-    assert third.store.folder == first.store.folder  # wherever the model lies
-
-
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
@@ -676,22 +589,6 @@ def test_settings_the_model_refuses_are_one_clear_line(cache, settings_, message
     with pytest.raises(InputError, match=message) as refused:
         encoders.Encoder(**settings_).encode(["many words " * 600])
     assert "\n" not in str(refused.value)
-
-
-def test_running_out_of_memory_is_one_clear_line(cache):
-    class Small:
-        def encode(self, texts, **_options):
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\nand so on")
-
-    with pytest.raises(InputError, match=r"batch_size 4\) cannot encode a text: CUDA out of memory.*GiB$"):
-        _encoder(Small(), batch_size=4).encode(TEXTS)
-
-
-@pytest.mark.parametrize("name", ["max_length", "batch_size", "threads", "flush_every"])
-@pytest.mark.parametrize("value", [0, -3])
-def test_sizes_below_one_are_refused_at_once(name, value):
-    with pytest.raises(InputError, match=f"{name} is {value}; expected at least 1"):
-        encoders.Encoder(**{name: value})
 
 
 @pytest.mark.parametrize(("held", "asked"), [("safetensors", 1), ("bin", 2)])
@@ -722,30 +619,6 @@ def test_wrong_weights_missing_models_and_missing_texts_are_refused(cache, monke
     monkeypatch.setattr(encoders, "MINILM_SHA256", "0" * 64)
     with pytest.raises(InputError, match="expected 0000"):
         encoders.Encoder().encode(["a"])
-
-
-def test_an_unknown_hub_model_offline_is_one_clear_line(cache):
-    import subprocess
-    import sys
-
-    code = "from companion.retrieval import Encoder; Encoder(model='nobody/nothing-like-this').encode(['a'])"
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
-    )
-    assert (
-        ran.stderr.strip()
-        .splitlines()[-1]
-        .startswith("companion.errors.InputError: encoder 'nobody/nothing-like-this'")
-    )
-
-
-def test_a_full_disk_is_one_clear_line(cache, monkeypatch):
-    def full(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "save", full)
-    with pytest.raises(InputError, match="No space left on device"):
-        _encoder(Network()).encode(["a"])
 
 
 def test_the_packaged_model_gives_the_library_s_own_vectors(cache):
