@@ -34,7 +34,8 @@ def page(browser, tmp_path, request):
     path = tmp_path / "playground.html"
     static = FOLDER.as_uri()
     path.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>t</title><link rel="stylesheet" href="{static}/playground.css">'
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>t</title>'
+        f'<link rel="stylesheet" href="{static}/playground.css">'
         '<style>:root{color-scheme: light dark}</style><main><h1>Playground</h1><h2>Lists</h2>'
         f'<div id="companion-playground"></div></main><script src="{static}/playground.js"></script></html>',
         encoding="utf-8",

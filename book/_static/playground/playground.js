@@ -7,6 +7,7 @@
   const SIGNS = ["✕", "✓", "?"];
   const known = {}; // corpus -> its columns
   const waiting = {};
+  const loading = {};
   const axes = (code) => AXES.map((_, n) => Math.floor(code / 3 ** n) % 3);
 
   /** Kleene's conjunction of 0, 1 and 2 (unresolved). */
@@ -49,14 +50,14 @@
   }
 
   function load(corpus) {
-    if (known[corpus]) return Promise.resolve(known[corpus]);
-    return new Promise((resolve, reject) => {
+    loading[corpus] ??= new Promise((resolve, reject) => {
       waiting[corpus] = resolve;
       const script = document.createElement("script");
       script.src = `${here}${corpus}.js`;
       script.onerror = () => reject(new Error(corpus));
       document.head.append(script);
     });
+    return loading[corpus];
   }
 
   function make(tag, attributes = {}, ...children) {
