@@ -23,7 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 #: The floors of the package, lowest first. A module may import from its own floor and from lower ones.
 FLOORS = [
-    {"", "errors", "paths", "extras"},
+    {"", "errors", "extras", "paths", "plain_yaml"},
     {"logic", "tables", "cluster"},
     {"labels", "scoring", "bootstrap", "exposure"},
     {"retrieval", "corpora", "ledger", "importers"},

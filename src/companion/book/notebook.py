@@ -70,10 +70,10 @@ def chapter(name: str, namespace: Mapping[str, Any]) -> Chapter:
 
 
 def _declared(name: str) -> list[Parameter]:
-    from companion.book import runs
+    from companion.book import chapters
 
     try:
-        return runs.declared_parameters(runs.find_notebook(name))
+        return chapters.declared_parameters(chapters.find_notebook(name))
     except InputError:
         return []
 

@@ -70,9 +70,6 @@ class SweepResult:
     reused: int = 0
 
 
-# --- the plan ----------------------------------------------------------------------------------------------------
-
-
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """Read and check a sweep file before anything runs."""
     path = Path(path)
@@ -171,9 +168,6 @@ def _described(values: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-
-
-# --- running it --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -356,8 +350,6 @@ def _keep(target: Path, outcome: _Outcome, key: str) -> None:
     staging.rename(target)
     shutil.rmtree(staging.with_name(f"{staging.name}.old"), ignore_errors=True)
 
-
-# --- in a worker -------------------------------------------------------------------------------------------------
 
 # Kernel settings and Sphinx belong to the whole process: a worker with several threads runs one notebook at a time.
 _ONE_AT_A_TIME = threading.Lock()
