@@ -34,6 +34,14 @@ def data_dir() -> Path:
     return Path(stated).expanduser() if stated else project_root() / "data"
 
 
+def corpora_dir() -> Path:
+    """Return the folder of fetched corpora: ``COMPANION_CORPORA``, or the user's data directory."""
+    import platformdirs
+
+    stated = os.environ.get("COMPANION_CORPORA")
+    return Path(stated).expanduser() if stated else Path(platformdirs.user_data_dir("companion")) / "corpora"
+
+
 def read_text(path: Path, most: int = 100_000_000) -> str:
     """Read a text file, but nothing that is not a regular file: a pipe would never end, nor would a device."""
     try:

@@ -17,7 +17,6 @@ own limit to the turn after ``as_of_turn_id`` and the foreign limit to `EVERYTHI
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import platformdirs
 
 from companion.errors import InputError
+from companion.paths import corpora_dir
 from companion.retrieval.pools import EVERYTHING, Layout
 
 if TYPE_CHECKING:
@@ -186,12 +185,6 @@ class CorpusSpec:
 
 
 _REGISTRY: dict[str, CorpusSpec] = {}
-
-
-def corpora_dir() -> Path:
-    """Folder that holds fetched corpora: ``$COMPANION_CORPORA``, or the user's data directory."""
-    named = os.environ.get("COMPANION_CORPORA")
-    return Path(named).expanduser() if named else Path(platformdirs.user_data_dir("companion")) / "corpora"
 
 
 def register(spec: CorpusSpec) -> CorpusSpec:

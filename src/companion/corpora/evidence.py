@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from companion.corpora import _read
-from companion.corpora.base import corpora_dir
 from companion.corpora.upstreams import UPSTREAMS, is_whole
 from companion.errors import InputError
+from companion.paths import corpora_dir
 
 UPSTREAM = UPSTREAMS["evidence"]
 CASE_SCORES = "results/natural_end_to_end_case_audit/case_scores.csv"

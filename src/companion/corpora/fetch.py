@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TextIO
 
 from companion.corpora._git import FULL, GitError, git, git_fetch
-from companion.corpora.base import corpora_dir
 from companion.corpora.upstreams import (
     INCOMPLETE,
     UPSTREAMS,
@@ -34,6 +33,7 @@ from companion.corpora.upstreams import (
     tree_id,
 )
 from companion.errors import InputError
+from companion.paths import corpora_dir
 
 CHUNK = 256
 """Files per request: what an interruption can cost at most."""
