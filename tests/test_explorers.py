@@ -12,6 +12,7 @@ from _site import Visit, open_browser
 from companion import exposure, scoring
 from companion.book import charts, explorers, figure
 from companion.book.page import frame
+from companion.bootstrap import Resampling
 from companion.corpora.frozen import load_frozen
 from companion.errors import InputError
 from companion.stages import published
@@ -191,7 +192,9 @@ def test_a_slider_and_a_menu_show_the_rows_of_their_settings(opened):
     outcomes = published.table("exposure_outcomes")
     metrics = ["relevant_admissible", "relevant_inadmissible"]
     levels = pd.concat(
-        exposure.interval_levels(outcomes, range(50, 100, 5), metric=metric, replicates=300, seed=3).assign(cell=metric)
+        exposure.interval_levels(
+            outcomes, range(50, 100, 5), metric=metric, resampling=Resampling(replicates=300, seed=3)
+        ).assign(cell=metric)
         for metric in metrics
     )
     chart = charts.explorer(
@@ -203,7 +206,7 @@ def test_a_slider_and_a_menu_show_the_rows_of_their_settings(opened):
     assert page.page.get_by_label("Level, %").count() == page.page.get_by_label("Cell").count() == 1
     for level, cell in ((95, metrics[0]), (50, metrics[1]), (80, metrics[1])):
         page.move(level=level, cell=cell)
-        want = exposure.summarise(outcomes, replicates=300, confidence=level / 100, seed=3)
+        want = exposure.summarise(outcomes, resampling=Resampling(replicates=300, confidence=level / 100, seed=3))
         want = want[want["metric"] == cell].set_index("reader")
         shown = page.rows("reader", "estimate", "low", "high").set_index("reader")
         for end in ("estimate", "low", "high"):
@@ -240,7 +243,7 @@ def test_colours_keep_their_meaning_under_readable_names():
 @pytest.mark.browser
 def test_a_chart_follows_the_settled_width_and_not_one_in_passing(opened):
     """A page may be wider for a moment while a window changes; the chart must not keep that width."""
-    rows = exposure.summarise(published.table("exposure_outcomes"), replicates=200)
+    rows = exposure.summarise(published.table("exposure_outcomes"), resampling=Resampling(replicates=200))
     rows = rows[rows["metric"] == "relevant_inadmissible"]
     chart = charts.forest(rows, y="reader", series="metric", title="effect")
     inner = opened(figure(chart, name="explorer", caption="c", alt="a"))

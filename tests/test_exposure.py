@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from companion import exposure
+from companion.bootstrap import Resampling
 from companion.errors import InputError
 from companion.tables.rules import CONDITIONS, ROLES
 
@@ -97,7 +98,7 @@ def test_sampled_ends_agree_with_enumeration_as_often_as_it_predicts(outcomes):
     n = 20
     hits = np.zeros((len(exact), 2))
     for seed in range(100, 100 + n):
-        sampled = exposure.summarise(outcomes, seed=seed)
+        sampled = exposure.summarise(outcomes, resampling=Resampling(seed=seed))
         assert (sampled["metric"] == exact["metric"]).all()
         hits += np.isclose(sampled[["low", "high"]], exact[["low", "high"]], atol=1e-12)
     expected = exact[["agree_low", "agree_high"]].to_numpy()
@@ -109,7 +110,11 @@ def test_without_strata_the_interval_of_deepseek_reaches_zero(outcomes):
     ours = at(exposure.summarise(outcomes, "none"), "deepseek-v4-pro", "relevant_inadmissible")
     assert (ours.estimate, ours.low, ours.high) == (0.15625, 0.0, 0.34375)
     for seed in range(1, 5):
-        again = at(exposure.summarise(outcomes, "none", seed=seed), "deepseek-v4-pro", "relevant_inadmissible")
+        again = at(
+            exposure.summarise(outcomes, "none", resampling=Resampling(seed=seed)),
+            "deepseek-v4-pro",
+            "relevant_inadmissible",
+        )
         assert (again.low, again.high) == (0.0, 0.34375)
     exact = at(exposure.exact_intervals(outcomes, "none"), "deepseek-v4-pro", "relevant_inadmissible")
     assert (exact.low, exact.high) == (0.0, 0.34375)
@@ -178,7 +183,7 @@ def test_leave_one_out_equals_dropping_each_scenario(outcomes):
     ours = exposure.leave_one_out(outcomes)
     truth = []
     for scenario in outcomes["scenario"].unique():
-        rest = exposure.summarise(outcomes[outcomes["scenario"] != scenario], replicates=1)
+        rest = exposure.summarise(outcomes[outcomes["scenario"] != scenario], resampling=Resampling(replicates=1))
         truth.append(rest.assign(without=scenario))
     every = pd.concat(truth)
     for row in ours.itertuples():
@@ -209,7 +214,7 @@ def test_cells_effects_and_gap_by_hand(outcomes):
 def test_heat_map_rows_average_to_the_cell_effects(outcomes):
     long = exposure.scenario_effects(outcomes)
     assert len(long) == 4 * 16 * 5
-    summary = exposure.summarise(outcomes, replicates=1)
+    summary = exposure.summarise(outcomes, resampling=Resampling(replicates=1))
     for row in summary.itertuples():
         same = long[(long["reader"] == row.reader) & (long["metric"] == row.metric)]
         assert same["effect"].mean() == pytest.approx(row.estimate, abs=1e-15)
@@ -241,12 +246,13 @@ def test_order_of_rows_and_other_readers_do_not_matter(outcomes):
 def test_boolean_outcomes_give_the_same(outcomes):
     as_bool = outcomes.astype({"disclosed_exposed": "boolean", "disclosed_withheld": "boolean"})
     pd.testing.assert_frame_equal(
-        exposure.summarise(as_bool, replicates=50), exposure.summarise(outcomes, replicates=50)
+        exposure.summarise(as_bool, resampling=Resampling(replicates=50)),
+        exposure.summarise(outcomes, resampling=Resampling(replicates=50)),
     )
 
 
 def test_settings_travel_with_the_summary(outcomes):
-    summary = exposure.summarise(outcomes, "none", replicates=20, confidence=0.9, seed=3)
+    summary = exposure.summarise(outcomes, "none", resampling=Resampling(replicates=20, confidence=0.9, seed=3))
     assert summary.attrs["settings"] == {
         "seed": 3,
         "replicates": 20,
@@ -264,12 +270,12 @@ def test_an_axis_with_one_scenario_is_named_wherever_intervals_are_shown(outcome
     from companion.cli import app
 
     few = outcomes[outcomes["scenario"].isin(["scope-market", "time-promo", "time-oncall", "policy-medical"])]
-    summary = exposure.summarise(few, replicates=20)
+    summary = exposure.summarise(few, resampling=Resampling(replicates=20))
     assert summary.attrs["settings"]["lone_axes"] == ["principal_scope", "policy_purpose"]
     note = exposure.lone_axes_note(summary)
     assert "axis principal_scope, or policy_purpose" in note and "too narrow" in note
-    assert exposure.lone_axes_note(exposure.summarise(few, "none", replicates=20)) == ""
-    assert exposure.lone_axes_note(exposure.summarise(outcomes, replicates=20)) == ""
+    assert exposure.lone_axes_note(exposure.summarise(few, "none", resampling=Resampling(replicates=20))) == ""
+    assert exposure.lone_axes_note(exposure.summarise(outcomes, resampling=Resampling(replicates=20))) == ""
     few.to_csv(tmp_path / "few.csv", index=False)
     ran = CliRunner().invoke(app, ["exposure", str(tmp_path / "few.csv"), "--replicates", "20"])
     assert note in ran.stdout
@@ -283,7 +289,9 @@ def test_an_axis_with_one_scenario_is_named_wherever_intervals_are_shown(outcome
 def test_t_intervals_are_those_of_a_stratified_cluster_sample(outcomes):
     from scipy import stats
 
-    table = exposure.summarise(outcomes, method="t", confidence=0.9).set_index(["reader", "metric"])
+    table = exposure.summarise(outcomes, resampling=Resampling(method="t", confidence=0.9)).set_index(
+        ["reader", "metric"]
+    )
     assert set(table["n"]) == {32, 64}
     for (reader, metric), row in table.iterrows():
         effects = by_scenario(outcomes, reader)[metric]
@@ -319,13 +327,16 @@ def test_incomplete_sets_are_refused_before_anything_is_averaged(outcomes):
 
 
 def test_unknown_settings_are_refused(outcomes):
-    for call in (exposure.summarise, exposure.exact_intervals):
+    for call in (
+        exposure.summarise,
+        exposure.exact_intervals,
+        lambda outcomes, rule: exposure.interval_levels(outcomes, [95], stratify=rule),
+    ):
         with pytest.raises(InputError, match="stratify is 'pair'"):
             call(outcomes, "pair")
-        with pytest.raises(InputError, match="confidence"):
-            call(outcomes, confidence=1.0)
-        with pytest.raises(InputError, match="replicates"):
-            call(outcomes, replicates=0)
+    for options in ({"confidence": 1.0}, {"confidence": 0.0}, {"replicates": 0}):
+        with pytest.raises(InputError, match="exact intervals"):
+            exposure.exact_intervals(outcomes, **options)
     with pytest.raises(InputError, match="only one scenario"):
         exposure.leave_one_out(made_up(1))
 
@@ -349,7 +360,7 @@ def test_command_prints_what_the_functions_return(outcomes, tmp_path):
         "lone_axes": [],
         "without": [],
     }
-    expected = exposure.summarise(outcomes, replicates=500, seed=2)
+    expected = exposure.summarise(outcomes, resampling=Resampling(replicates=500, seed=2))
     assert printed["effects"] == expected.to_dict(orient="records")
     assert [len(printed[name]) for name in ("exact", "leave_one_out", "sign_flip")] == [20, 20, 20]
 
@@ -378,9 +389,11 @@ def test_command_prints_what_the_functions_return(outcomes, tmp_path):
 
 
 def test_interval_levels_meet_summarise_at_its_own_level(outcomes):
-    levels = exposure.interval_levels(outcomes, [50, 90, 95], metric="relevant_inadmissible", replicates=800, seed=4)
+    levels = exposure.interval_levels(
+        outcomes, [50, 90, 95], metric="relevant_inadmissible", resampling=Resampling(replicates=800, seed=4)
+    )
     for confidence in (0.5, 0.95):
-        whole = exposure.summarise(outcomes, replicates=800, confidence=confidence, seed=4)
+        whole = exposure.summarise(outcomes, resampling=Resampling(replicates=800, confidence=confidence, seed=4))
         expected = whole[whole["metric"] == "relevant_inadmissible"].set_index("reader")[["estimate", "low", "high"]]
         got = levels[levels["level"] == 100 * confidence].set_index("reader")[["estimate", "low", "high"]]
         pd.testing.assert_frame_equal(got, expected)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from companion import fixed_depth
+from companion.bootstrap import Resampling
 from companion.errors import InputError
 from companion.tables import Records
 
@@ -110,7 +111,7 @@ def test_protected_known_says_whether_labels_name_a_protected_memory():
 
 def test_means_and_differences_weigh_sources_equally():
     per_query = fixed_depth.fixed_depth_exposure(build(2), depths=(1, 5))
-    table = fixed_depth.summarise_fixed_depth(per_query, reference=ARMS[0], replicates=50)
+    table = fixed_depth.summarise_fixed_depth(per_query, reference=ARMS[0], resampling=Resampling(replicates=50))
     keyed = (
         table.fillna({"reference": ""})
         .set_index(["arm", "reference", "kind", "depth", "metric", "source"])["estimate"]
@@ -133,7 +134,7 @@ def test_means_and_differences_weigh_sources_equally():
 
 def test_a_source_with_one_group_has_no_interval():
     per_query = fixed_depth.fixed_depth_exposure(build(3), depths=(5,))
-    table = fixed_depth.summarise_fixed_depth(per_query, replicates=200)
+    table = fixed_depth.summarise_fixed_depth(per_query, resampling=Resampling(replicates=200))
     assert table.loc[table["source"] == "s2", ["low", "high"]].isna().all(axis=None)
     assert table.loc[table["source"] == "s1", ["low", "high"]].notna().all(axis=None)
 

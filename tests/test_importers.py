@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from companion import scoring
+from companion.bootstrap import Resampling
 from companion.cli import app, main
 from companion.errors import InputError
 from companion.importers import common, jsonl, openinference, trec
@@ -691,7 +692,7 @@ def test_the_page_on_importing_can_be_followed_line_by_line(tmp_path, monkeypatc
     records = load_records("my-jsonl")
     # The page says that scope follows from the namespaces: no row of the labels states one.
     assert "scope" not in records.labels and len(records.labels) == len(labels.splitlines())
-    summary = scoring.summarise(scoring.score_routes(records), replicates=20)
+    summary = scoring.summarise(scoring.score_routes(records), resampling=Resampling(replicates=20))
     # The anchor stands first, so the superseded dose behind it is not in the matched prefix.
     assert summary.value("retrieval", "evidence_recall")["estimate"] == 1
     assert summary.value("retrieval", "upper_bound")["estimate"] == 0

@@ -15,6 +15,7 @@ from _cluster import tcp_cluster
 from typer.testing import CliRunner
 
 from companion import scoring, tables
+from companion.bootstrap import Resampling
 from companion.errors import InputError
 from companion.paths import only_writer
 from companion.stages import partitioned as scale
@@ -111,8 +112,10 @@ def test_equals_the_whole_to_the_last_bit(whole, parts, options):
 
 
 def test_intervals_equal_those_of_the_whole(whole, parts):
-    want = scoring.summarise(scoring.score_routes(tables.load_records(whole)), reference="arm-0", replicates=300)
-    got = scoring.summarise(scale.score_partitions(parts), reference="arm-0", replicates=300)
+    want = scoring.summarise(
+        scoring.score_routes(tables.load_records(whole)), reference="arm-0", resampling=Resampling(replicates=300)
+    )
+    got = scoring.summarise(scale.score_partitions(parts), reference="arm-0", resampling=Resampling(replicates=300))
     for name in ("arms", "intervals", "contrasts"):
         pd.testing.assert_frame_equal(getattr(got, name), getattr(want, name), check_exact=True)
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from companion import scoring
+from companion.bootstrap import Resampling
 from companion.errors import InputError
 
 
@@ -36,7 +37,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def summary():
-    return scoring.summarise(per_query(ROWS), reference="x", replicates=400, seed=3)
+    return scoring.summarise(per_query(ROWS), reference="x", resampling=Resampling(replicates=400, seed=3))
 
 
 def test_source_means_and_equal_weight_over_sources(summary):
@@ -84,7 +85,9 @@ def test_seed_and_replicates_are_carried(summary):
 
 
 def test_the_same_seed_gives_the_same_table_whatever_the_row_order(summary):
-    again = scoring.summarise(per_query(ROWS).sample(frac=1, random_state=1), reference="x", replicates=400, seed=3)
+    again = scoring.summarise(
+        per_query(ROWS).sample(frac=1, random_state=1), reference="x", resampling=Resampling(replicates=400, seed=3)
+    )
     left = summary.intervals.sort_values(["arm", "source", "metric"], ignore_index=True)
     right = again.intervals.sort_values(["arm", "source", "metric"], ignore_index=True)
     pd.testing.assert_frame_equal(left, right)
@@ -96,11 +99,11 @@ def test_unknown_reference_and_no_anchor_at_all_are_refused():
     with pytest.raises(InputError, match="no query has an anchor"):
         scoring.summarise(per_query([("x", "q", "A", "g", 0, None, np.nan, np.nan)]))
     with pytest.raises(InputError, match="no single row"):
-        scoring.summarise(per_query(ROWS), replicates=10).value("x", "nothing")
+        scoring.summarise(per_query(ROWS), resampling=Resampling(replicates=10)).value("x", "nothing")
 
 
 def test_one_source_only_and_a_group_with_one_query():
     rows = [row for row in ROWS if row[2] == "A"]
-    summary = scoring.summarise(per_query(rows), reference="x", replicates=50)
+    summary = scoring.summarise(per_query(rows), reference="x", resampling=Resampling(replicates=50))
     for metric in ("loss", "feasible_rate", "evidence_recall"):
         assert summary.value("x", metric)["estimate"] == summary.value("x", metric, "A")["estimate"]

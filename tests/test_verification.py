@@ -186,7 +186,9 @@ def test_filtered_routes_score_as_built_by_hand(world: tuple[Records, pd.DataFra
     effect = v.route_effect(effects, "filter", "loss")
     assert effect["estimate"] == pytest.approx(values["filter"] - values["unfiltered"])
     assert effect["low"] <= effect["estimate"] <= effect["high"]
-    summary = scoring.summarise(scored.assign(source=scored["stratum"]), reference="unfiltered", replicates=200)
+    summary = scoring.summarise(
+        scored.assign(source=scored["stratum"]), reference="unfiltered", resampling=Resampling(replicates=200)
+    )
     told = summary.contrast("filter", "loss")
     assert effect[["low", "high"]].tolist() == pytest.approx(told[["low", "high"]].tolist(), abs=1e-12)
 

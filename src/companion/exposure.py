@@ -105,7 +105,6 @@ def summarise(
     outcomes: pd.DataFrame,
     stratify: Stratify = "axis",
     resampling: Resampling | None = None,
-    **settings: Any,
 ) -> pd.DataFrame:
     """Estimate every cell effect and the gap of each reader, with scenario-bootstrap intervals.
 
@@ -132,7 +131,7 @@ def summarise(
         If the outcomes or the settings are refused.
     """
     _check_stratify(stratify)
-    how = resampling or Resampling(**settings)
+    how = resampling or Resampling()
     effects = unit_effects(outcomes)
     parts = [_estimate(part, stratify, how) for _, part in _by_reader(effects)]
     summary = pd.concat(parts, ignore_index=True).rename(columns={"n_units": "n"}).assign(contrast=CONTRAST)
@@ -170,7 +169,6 @@ def interval_levels(
     metric: str = GAP,
     stratify: Stratify = "axis",
     resampling: Resampling | None = None,
-    **settings: Any,
 ) -> pd.DataFrame:
     """Give each reader's interval at many levels (whole per cent, 1 to 99) from the same replicates, for a slider.
 
@@ -182,7 +180,7 @@ def interval_levels(
         raise InputError(f"metric {metric!r}; expected one of {', '.join(METRICS)}")
     if ((wanted < 1) | (wanted > 99)).any():
         raise InputError("confidence levels; expected whole per cent between 1 and 99")
-    how = resampling or Resampling(**settings)
+    how = resampling or Resampling()
     tails = (1 - wanted / 100) / 2
     rows = []
     for reader, part in _by_reader(unit_effects(outcomes)):

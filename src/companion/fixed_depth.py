@@ -8,7 +8,6 @@ turn (one the asker may not see, or one that was deleted) is among them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -82,7 +81,6 @@ def summarise_fixed_depth(
     reference: str | None = None,
     metrics: Sequence[str] = METRICS,
     resampling: Resampling | None = None,
-    **settings: Any,
 ) -> pd.DataFrame:
     """Average fixed-depth exposure by route and source, with intervals from resampled groups."""
     arms = list(pd.unique(per_query["arm"]))
@@ -96,7 +94,7 @@ def summarise_fixed_depth(
         versus = None if reference is None else {"arm": reference}
         part = estimate(
             rows, metrics, by=["arm", "depth"], unit="query_id", versus=versus, both=True,
-            resampling=resampling or Resampling(**settings),
+            resampling=resampling,
         )  # fmt: skip
         parts.append(part.assign(kind=kind).rename(columns={"versus": "reference", "n_units": "n"}))
     ends = ["estimate", "low", "high", "n", "undefined_replicates"]

@@ -74,7 +74,6 @@ def summarise(
     reference: str | None = None,
     resampling: Resampling | None = None,
     stratify: bool = False,
-    **settings: Any,
 ) -> Summary:
     """Average scored routes within sources, then equally over sources, with an interval for each number.
 
@@ -119,7 +118,7 @@ def summarise(
         stratum="stratum" if stratify else None,
         versus={"arm": reference} if reference is not None else None,
         both=True,
-        resampling=resampling or Resampling(**settings),
+        resampling=resampling,
     )
     own, shared = tidy["versus"].isna(), ["metric", "estimate", "low", "high", "undefined_replicates"]
     intervals = tidy.loc[own, ["arm", "source", *shared]].reset_index(drop=True)

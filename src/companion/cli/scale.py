@@ -63,6 +63,7 @@ def score_parts(
 ) -> None:
     """Score every part, then print estimates and contrasts."""
     from companion import scoring, tables
+    from companion.bootstrap import Resampling
     from companion.stages import partitioned as scale
 
     options: dict[str, Any] = {
@@ -72,26 +73,26 @@ def score_parts(
         "axes": [axis.strip() for axis in axes.split(",") if axis.strip()],
         "family": family,
     }
-    _check_first(folder, reference, per_query, replicates=replicates, confidence=confidence, seed=seed)
+    how = Resampling(replicates, confidence, seed)  # refused now, not when all parts have been scored
+    _check_first(folder, reference, per_query)
     where = scheduler or ("processes" if jobs > 1 else None)
     try:
         table = scale.score_partitions(folder, scheduler=where, jobs=jobs, say=_say, **options)
     except scale.PartLostError as error:
         typer.echo(f"companion: {error}", err=True)
         raise typer.Exit(1) from error
-    summary = scoring.summarise(table, reference=reference, replicates=replicates, confidence=confidence, seed=seed)
+    summary = scoring.summarise(table, reference=reference, resampling=how)
     if per_query is not None:
         tables.write_table(table, per_query)
     report(summary, {**summary.settings, **options, "axes": axes, "reference": reference}, as_json)
 
 
-def _check_first(folder: Path, reference: str | None, per_query: Path | None, **resampling: Any) -> None:
+def _check_first(folder: Path, reference: str | None, per_query: Path | None) -> None:
     """Refuse now what would otherwise be refused when all parts have been scored, which can take hours."""
-    from companion import bootstrap, tables
+    from companion import tables
     from companion.errors import InputError
     from companion.stages import partitioned as scale
 
-    bootstrap.Resamples(**resampling, sizes=(1,))
     refuse_overwriting([per_query], [folder])
     arms = scale.list_arms(folder)
     if reference is not None and reference not in arms:
