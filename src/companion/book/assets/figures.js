@@ -234,7 +234,8 @@ function label(figure) {
     clearTimeout(timer);
     timer = setTimeout(() => {
       const now = readings(figure);
-      told.textContent = now.filter((words) => !before.has(words)).join(". ") || UNTOLD;
+      const words = now.filter((said) => !before.has(said)).join(". ") || UNTOLD;
+      told.textContent = words === told.textContent ? words + "\u00a0" : words; // said again, not passed over
       before = new Set(now);
     }, SETTLED);
   });
