@@ -66,7 +66,7 @@ def fixed_depth_exposure(
     table = table.sort_values(
         ["arm", "query_id", "depth"],
         key=lambda column: (
-            column.map({"arm": {n: i for i, n in enumerate(names)}, "query_id": place}[column.name])
+            column.map({"arm": {n: i for i, n in enumerate(names)}, "query_id": place}[str(column.name)])
             if column.name != "depth"
             else column
         ),

@@ -300,8 +300,8 @@ def _reduce(
     index = sums.index.to_frame(index=False)
     strata, names = (index["source"] + "\x1f" + index["stratum"]).factorize()
     sizes = index.groupby("source", sort=True).size()
-    stops = sizes.cumsum()
-    sources = {str(name): slice(int(stops[name] - size), int(stops[name])) for name, size in sizes.items()}
+    ends = zip(sizes.index, sizes.cumsum(), sizes, strict=True)
+    sources = {str(name): slice(int(stop - size), int(stop)) for name, stop, size in ends}
     # Statistics defined for the same units share their denominators: compute each pattern once.
     pattern, pattern_of = np.unique(counts.to_numpy(), axis=1, return_inverse=True)
     reduced = _Sums(

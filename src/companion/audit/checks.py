@@ -15,7 +15,7 @@ CHECKS: tuple[Look, ...] = (
     wrong_scope, policy, forgotten, wildcard, exposed_unretrieved, ownerless, expired, superseded,
     contradictory_current, stale_twins, ghosts, late_filter, id_forms,
 )  # fmt: skip
-KINDS = tuple(look.__name__ for look in CHECKS)  # type: ignore[attr-defined]
+KINDS = tuple(look.__name__ for look in CHECKS)
 _ORDER = ("found", "unknown", "clear")
 
 

@@ -116,7 +116,10 @@ class Context:
         rows = label_ranked(self.records, kept)
         asked = self.records.queries.set_index("query_id")
         stored = self.records.memories.set_index("memory_id")
-        query, memory = asked.index.get_indexer(rows["query_id"]), stored.index.get_indexer(rows["memory_id"])
+        query, memory = (
+            index.get_indexer(pd.Index(rows[name]))
+            for index, name in ((asked.index, "query_id"), (stored.index, "memory_id"))
+        )
         rows["asker"], rows["principal"] = (asked[name].array.take(query) for name in ("namespace", "principal"))
         rows["owner"] = stored["namespace"].array.take(memory)
         rows["asks"] = question(asked["intent"]).array.take(query)

@@ -115,7 +115,7 @@ def moments(times: pd.Series, late: bool = False) -> pd.Series:
 def states(records: Records, links: pd.DataFrame, pairs: pd.DataFrame) -> pd.Series:
     """Return the state of each pair's memory when the query was asked: a later correction does not count yet."""
     memories = records.memories.set_index("memory_id")
-    place = memories.index.get_indexer(pairs["memory_id"])
+    place = memories.index.get_indexer(pd.Index(pairs["memory_id"]))
     state = pd.Series(memories["state"].array.take(place), index=pairs.index)
     if links.empty:
         return state
@@ -208,7 +208,7 @@ def _ghosts(raw: Records, memories: pd.DataFrame) -> frozenset[str]:
         if table is not None and "memory_id" in table:
             ids = pd.Index(table["memory_id"].dropna().astype("str").unique())
             found = found.union(ids[(ids != "") & ~among(ids, memories["memory_id"])])
-    return frozenset(found)
+    return frozenset(map(str, found))
 
 
 def _with_ghosts(memories: pd.DataFrame, ghosts: frozenset[str]) -> pd.DataFrame:

@@ -165,8 +165,9 @@ def _rescored(candidates: pd.DataFrame, records: Records, per_query: pd.DataFram
 def _change(rows: pd.DataFrame, per_query: pd.DataFrame) -> pd.Series:
     """Return the macro width before minus after, when one query's share in its source's sums is exchanged."""
     sums = _sums(per_query)
-    arms = sums["mean"].groupby(level="arm").agg([lambda part: part.sum(skipna=False), "size"])
-    total, sources = (rows["arm"].map(arms[name]).fillna(0) for name in arms)
+    means = sums["mean"].groupby(level="arm")
+    arms = (means.sum(min_count=0).where(means.count() == means.size()), means.size())
+    total, sources = (rows["arm"].map(values).fillna(0) for values in arms)
     base = sums.reindex(pd.MultiIndex.from_frame(rows[["arm", "source"]]))
     was = base["evaluable"].notna().to_numpy()
     new = {

@@ -79,7 +79,8 @@ def forest(
     """
     import altair as alt
 
-    told = [interval(*parts, fmt) for parts in data[["estimate", "low", "high"]].to_numpy(dtype=object)]
+    ends = data[["estimate", "low", "high"]].to_numpy(dtype=object)
+    told = [interval(estimate, low, high, fmt) for estimate, low, high in ends]
     data = data.assign(shown=told)
     names = list(dict.fromkeys(data[series])) if series else []
     base = alt.Chart(data).encode(
@@ -182,7 +183,7 @@ def lines(
 
     low, high = ends or (y, y)
     across = alt.X(f"{x}:Q", title=x_title, axis=alt.Axis(format=x_format) if x_format else alt.Undefined)
-    least, most = float(data[[y, low]].min(axis=None)), float(data[[y, high]].max(axis=None))
+    least, most = float(data[[y, low]].min().min()), float(data[[y, high]].max().max())
     scale = alt.Scale(domain=[min(least, 0.0) if zero else least, most], nice=True)
     told = [interval(*parts) for parts in data[[y, low, high]].to_numpy(dtype=object)] if ends else data[y].map(number)
     data = data.assign(shown=told)
@@ -315,7 +316,7 @@ def explorer(chart: Any, **controls: tuple[Any, Any]) -> Any:
 
     def narrowed(part: Any) -> Any:
         for attribute in ("hconcat", "vconcat", "concat"):
-            inner = getattr(part, attribute, alt.Undefined)
+            inner: Any = getattr(part, attribute, alt.Undefined)
             if inner is not alt.Undefined:
                 setattr(part, attribute, [narrowed(one) for one in inner])
                 return part

@@ -70,7 +70,7 @@ def settle(
                     "labels": "".join(_CODES.get(value, "?") for value in rows["admissible"].astype(object)),
                     "needed": "".join("1" if value is True else "0" for value in rows["usable"].astype(object)),
                     "memories": [order[memory] for memory in rows["memory_id"]],
-                    "why": [_why(row, (notes or {}).get((query, row.memory_id), "")) for row in rows.itertuples()],
+                    "why": [_why(row, (notes or {}).get((query, str(row.memory_id)), "")) for row in rows.itertuples()],
                 }
             )
         cases.append({"question": _text(asked.loc[query].get("text"), query), "routes": routes})

@@ -91,8 +91,8 @@ def _refuse_unknown(name: str, cells: list[str], declared: list[Parameter]) -> N
 
 def _banner(changed: pd.DataFrame) -> Bundle:
     told = ", ".join(
-        f"<code>{html.escape(row.parameter)}</code> = {html.escape(row.value)} (default {html.escape(row.default)})"
-        for row in changed.itertuples()
+        f"<code>{html.escape(name)}</code> = {html.escape(value)} (default {html.escape(default)})"
+        for name, value, default in changed[["parameter", "value", "default"]].astype(str).to_numpy()
     )
     page = (
         '<div class="companion-block companion-banner" role="note"><p><strong>The text of this page describes the '

@@ -108,12 +108,12 @@ def show_prompt(found: Audit) -> None:
         show_lines(["Neither rankings nor a ledger say what reached a prompt."])
         return
     wide = crossing.assign(arm=_names(crossing["arm"])).pivot(index="arm", columns="metric", values="estimate")
-    wide = wide.reindex(dict.fromkeys(_names(crossing["arm"])))[["inadmissible", "unresolved", "admissible"]]
+    wide = wide.reindex(list(dict.fromkeys(_names(crossing["arm"]))))[["inadmissible", "unresolved", "admissible"]]
     wide = wide[wide["inadmissible"].notna()]
     if wide.empty:
         show_lines(["For every route some source has no item at all, so no average over sources is defined."])
         return
-    worst = wide["inadmissible"].idxmax()
+    worst = str(wide["inadmissible"].idxmax())
     show(
         charts.bars(
             wide.rename_axis("arm").reset_index().melt("arm", var_name="status", value_name="share"),

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import companion
 from companion import extras
@@ -180,7 +180,7 @@ def execute(
             "started": started.isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - began, 2),
         }
-        _add_headlines(node, source.stem, record["headline"])
+        _add_headlines(node, source.stem, cast("list[dict[str, Any]]", record["headline"]))
         _resolve(node)
         made = {".ipynb": _notebook_text(node), ".json": json.dumps(record, indent=1, ensure_ascii=False) + "\n"}
         if html:

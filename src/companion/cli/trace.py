@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -203,7 +203,7 @@ def _refuse_strangers(table: pd.DataFrame, path: Path, found: Records, routes: l
         "memory_id": ("memory", found.memories["memory_id"], "is a target that was never stored"),
     }
     for column, (_, ids, what) in known.items():
-        strange = ~table[column].isin(ids).to_numpy() if column in table else []
+        strange: Any = ~table[column].isin(cast("Any", ids)).to_numpy() if column in table else []
         if any(strange):
             row = int(strange.argmax())  # type: ignore[union-attr]
             names = ", ".join(f"{known[name][0]} {table[name].iloc[row]!r}" for name in known if name in table)

@@ -277,10 +277,10 @@ def _write_files(job: _Job, url: str, wanted: Mapping[str, str]) -> None:
                 stdin="".join(f"{blob}\n" for blob in blobs),
                 progress=job.progress,
             )
-        for path in chunk:
-            (job.files / path).parent.mkdir(parents=True, exist_ok=True)
-            with (job.files / path).open("wb") as file:
-                git(job.repository, "cat-file", "blob", wanted[path], stdout=file)
+        for name in chunk:
+            (job.files / name).parent.mkdir(parents=True, exist_ok=True)
+            with (job.files / name).open("wb") as file:
+                git(job.repository, "cat-file", "blob", wanted[name], stdout=file)
     job.report(len(wanted), len(wanted))
 
 

@@ -130,7 +130,7 @@ def _ended(path: pd.DataFrame) -> pd.Series:
 
 def _arranged(path: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
     dtypes: dict[str, Any] = {"rank": "Int64", "score": "Float64", "disclosed": "boolean"}
-    path = path.assign(**{name: pd.NA for name in dtypes if name not in path}).astype(dtypes)
+    path = path.assign(**dict.fromkeys([name for name in dtypes if name not in path], np.nan)).astype(dtypes)
     gates = [name for name in path if str(name).startswith("gate_")]
     columns = ["arm", "memory_id", "namespace", "rank", "score", *_TRUTHS, "reasons", "stored", "retrieved"]
     order = path["arm"].map({name: place for place, name in enumerate(arms)})

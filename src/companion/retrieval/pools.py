@@ -32,11 +32,16 @@ def visible(key: Any, own: Any, visible_own: Any, visible_foreign: Any) -> Any:
 class CorpusLike(Protocol):
     """What a search needs of a corpus; `companion.corpora.Corpus` has it."""
 
-    name: Any
-    memories: Any
-    queries: Any
-    labels: Any
-    defaults: Any
+    @property
+    def name(self) -> Any: ...  # noqa: D102
+    @property
+    def memories(self) -> Any: ...  # noqa: D102
+    @property
+    def queries(self) -> Any: ...  # noqa: D102
+    @property
+    def labels(self) -> Any: ...  # noqa: D102
+    @property
+    def defaults(self) -> Any: ...  # noqa: D102
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +122,7 @@ class Layout:
     def namespace_pools(self) -> list[Pool]:
         """Visible memories of each query's own namespace."""
         return [
-            self.members_pool(space, limit) if space >= 0 else Pool(())
+            self.members_pool(int(space), limit) if space >= 0 else Pool(())
             for space, limit in zip(self.query_space, self.own_limit, strict=True)
         ]
 

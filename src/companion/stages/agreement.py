@@ -275,7 +275,8 @@ def published() -> pd.DataFrame:
     out = pd.DataFrame({"n": rows.groupby("subject", sort=False)["n"].first().astype("int64")})
     out = out.assign(exact_agreement=wide["exact_agreement"], alpha=wide["krippendorff_alpha"])
     tables = [
-        rebuild_table(r.exact_agreement, r.alpha, r.n) if r.exact_agreement <= 1 else None for r in out.itertuples()
+        rebuild_table(float(exact), float(alpha), int(n)) if exact <= 1 else None
+        for n, exact, alpha in out[["n", "exact_agreement", "alpha"]].to_numpy()
     ]
     for name in _COUNTS:
         out[name] = pd.array([None if t is None else getattr(t, name) for t in tables], dtype="Int64")

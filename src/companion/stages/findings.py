@@ -102,7 +102,7 @@ def front_page(reproduced: pd.DataFrame, resampling: Resampling | None = None) -
         reads where that fails), note.
     """
     table = reproduced.set_index(["claim", "subject", "contrast", "metric"])
-    rows = [_told(key, words, table.loc[tuple(at.split())]) for key, words, at in _FRONT]
+    rows = [_told(key, words, table.loc[tuple(at.split()), :]) for key, words, at in _FRONT]
     rows += [*_derived(table, resampling or Resampling())]
     order = {key: place for place, key in enumerate(SENTENCES)}
     return pd.DataFrame(rows).sort_values("sentence", key=lambda s: s.map(order), kind="stable", ignore_index=True)
@@ -179,7 +179,7 @@ def withheld_disclosures(outcomes: pd.DataFrame | None = None) -> pd.DataFrame:
     """Count, by scenario, disclosures of a memory that was withheld: scenario, units, disclosed."""
     table = published.table("exposure_outcomes") if outcomes is None else outcomes
     counts = table.groupby("scenario", sort=False)["disclosed_withheld"].agg(units="size", disclosed="sum")
-    return counts.sort_values("disclosed", ascending=False, kind="stable").reset_index()
+    return counts.sort_values(by="disclosed", ascending=False, kind="stable").reset_index()
 
 
 def inadmissible_effects(

@@ -25,6 +25,10 @@ _MEMOPS_MEMORIES = 175_144
 """Memories of the paper's MemOps evaluation split, all of them visible to each of its queries."""
 
 
+def _mean(parts: list[float | None]) -> float:
+    return float(np.mean(np.array(parts, dtype=float)))
+
+
 def consistent() -> pd.DataFrame:
     """Return every figure that an identity gives: claim, subject, contrast, metric, value, note."""
     table = published.figures()
@@ -51,7 +55,14 @@ def _macro_of_sources(f: Figures) -> Iterator[Row]:
         own = names.get(metric, metric)
         parts = [f.get(("C9-source", subject, f"{source}_top_20", own)) for source in ("memops", "rhelm")]
         if claim in ("C9", "C9-controls", "C9-bounds") and contrast == _TOP and None not in parts:
-            yield claim, subject, contrast, metric, float(np.mean(parts)), "mean of the two sources (C9-source)"
+            yield (
+                claim,
+                subject,
+                contrast,
+                metric,
+                _mean(parts),
+                "mean of the two sources (C9-source)",
+            )
         if claim == "C9-bounds" and subject == _DIFFERENCE and contrast == _TOP and metric == "known_rate":
             sides = [
                 np.mean([f["C9-source", arm, f"{source}_top_20", metric] for source in ("memops", "rhelm")])
@@ -198,7 +209,7 @@ def _curve_points(f: Figures) -> Iterator[Row]:
         for metric in _ENDS:
             others = [name for name in _ENDS if name != metric]
             fits = np.isclose(change[others], [told[name] for name in others], rtol=0, atol=1e-12).all(axis=1)
-            value = float(change.loc[fits, metric].iloc[0]) if fits.any() else np.nan
+            value = float(change[metric].to_numpy()[fits][0]) if fits.any() else np.nan
             yield (
                 "C11",
                 str(verifier),
@@ -258,7 +269,7 @@ def _one_grid_point(f: Figures) -> Iterator[Row]:
         ("namespace_false_allow", 0.5, "last_dominating_rate", True),
         ("namespace_swap", 0.2, "first_non_dominating_rate", False),
     ):
-        point = curve.loc[(channel, rate)]
+        point = curve.loc[(channel, rate), :]
         holds = bool(point["feasible_rate"] >= reference[0] and point[_LOSS] <= reference[1])
         note = f"the one released point (rate {rate:g}) is {'no worse' if holds else 'worse'} than global_dense"
         yield "C10-corruption", channel, "top_100", metric, rate if holds == good else np.nan, note
@@ -269,4 +280,11 @@ def _macro_of_readers(f: Figures) -> Iterator[Row]:
     for claim, subject, contrast, metric in f:
         parts = [f.get(("C13-by-source", subject, f"{contrast}:{source}", metric)) for source in ("rhelm", "memops")]
         if claim == "C13" and None not in parts:
-            yield claim, subject, contrast, metric, float(np.mean(parts)), "mean of the two sources (C13-by-source)"
+            yield (
+                claim,
+                subject,
+                contrast,
+                metric,
+                _mean(parts),
+                "mean of the two sources (C13-by-source)",
+            )

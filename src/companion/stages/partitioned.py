@@ -342,8 +342,8 @@ def _assembled(scored: Sequence[tuple[str, pd.DataFrame, str]], queries: pd.Data
             f"part {other}: population {second!r} is mixed with {first!r} of part {part}; populations are never pooled"
         )
     table = pd.concat([table for _, table, _ in scored], ignore_index=True)
-    query = pd.Index(queries["query_id"]).get_indexer(table["query_id"])
-    place = pd.Index(arms).get_indexer(table["arm"]) * len(queries) + query
+    query = pd.Index(queries["query_id"]).get_indexer(pd.Index(table["query_id"]))
+    place = pd.Index(arms).get_indexer(pd.Index(table["arm"])) * len(queries) + query
     order = np.argsort(place, kind="stable")
     repeated = np.flatnonzero(np.diff(place[order]) == 0)
     if len(repeated):
