@@ -29,10 +29,12 @@ def make_data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def run_companion() -> np.ndarray:
-    from companion.bootstrap import ratio_means
+    import pandas as pd
+
+    from companion.bootstrap import Resampling, ratio_means
 
     values, groups = make_data()
-    table = ratio_means(values, clusters=groups, replicates=REPLICATES).table
+    table = ratio_means(pd.DataFrame(values), clusters=groups, resampling=Resampling(REPLICATES)).table
     return table.loc[table["source"] == "macro", ["low", "high"]].to_numpy()
 
 
@@ -64,12 +66,13 @@ RUNS = {
 
 def measure(name: str) -> None:
     """Print seconds (best of some), peak memory above what the libraries take, and the interval ends, as JSON."""
+    import pandas as pd
     from scipy import stats
 
-    from companion.bootstrap import ratio_means
+    from companion.bootstrap import Resampling, ratio_means
 
     # pandas and SciPy load parts of themselves at their first call: that is not the work being compared.
-    ratio_means(np.arange(4.0)[:, None], clusters=range(4), replicates=10)
+    ratio_means(pd.DataFrame({"v": np.arange(4.0)}), clusters=range(4), resampling=Resampling(10))
     stats.bootstrap((np.arange(4.0),), np.mean, n_resamples=10, method="percentile")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = []

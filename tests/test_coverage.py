@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from companion.bootstrap import Resamples, ratio_means
+from companion.bootstrap import Resamples, Resampling, ratio_means
 from companion.errors import InputError
 from companion.stages import coverage
 from companion.stages.coverage import ExposureModel, exposure_coverage, exposure_model
@@ -29,7 +29,8 @@ def model(scenarios: int = 4, **change) -> ExposureModel:
 def test_intervals_are_those_of_the_bootstrap(method):
     strata = np.array([0, 0, 0, 1, 1, 1])
     for row in np.random.default_rng(3).integers(-4, 5, (5, 6)).astype(float):
-        result = ratio_means(row[:, None], clusters=np.arange(6), strata=strata, method=method, replicates=300)
+        how = Resampling(300, method=method)
+        result = ratio_means(pd.DataFrame({"0": row}), clusters=np.arange(6), strata=strata, resampling=how)
         assert result.resamples.sizes == (3, 3)
         if method == "t":
             low, high = coverage._student(row[None], strata, 0.95)

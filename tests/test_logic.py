@@ -118,6 +118,13 @@ def test_misaligned_input_is_refused_instead_of_invented():
         logic.lifecycle(["current"], ["current", "history"])
 
 
+def test_a_scalar_goes_with_a_column_on_either_side():
+    assert [plain(v) for v in logic.lifecycle("stale", ["current", "history", None])] == [False, True, None]
+    assert [plain(v) for v in logic.lifecycle(np.array(["current", "stale"], dtype=object), "current")] == [True, False]
+    column = logic.lifecycle(pd.Series(["stale"], index=[7]), "history")
+    assert list(column.index) == [7] and [plain(v) for v in column] == [True]
+
+
 def test_unknown_words_are_refused_by_name():
     with pytest.raises(InputError, match="state 'old': expected one of current"):
         logic.lifecycle(["current", "old"], "current")
