@@ -260,7 +260,9 @@ def test_the_first_cell_for_colab_works_on_an_empty_machine(tmp_path):
     for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "x"]):
         name = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
         subprocess.run(["git", "-C", str(origin), *name, *words], check=True)
-    ask = "from companion import runs\nprint(pathlib.Path.cwd().name, [path.stem for path in runs.chapter_paths()])"
+    ask = (
+        "from companion.book import runs\nprint(pathlib.Path.cwd().name, [path.stem for path in runs.chapter_paths()])"
+    )
     for _ in range(2):  # the second time nothing is left to fetch
         code = _script("colab").setup_cell(origin.as_uri(), "main") + ask
         command = [sys.executable, "-c", code]

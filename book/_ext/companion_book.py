@@ -24,7 +24,6 @@ from companion.book import runs
 from companion.book.page import mathjax_source, page_script
 from companion.book.render import font_faces, font_script
 
-PAPER = "https://arxiv.org/abs/2610.07309"
 CARD = "companion-card.png"
 SCRIPT = "companion-figures.js"
 STYLE = "companion-figures.css"
@@ -175,7 +174,7 @@ def describe(app: Sphinx, pagename: str, templatename: str, context: dict[str, A
     made += [f'<meta property="{key}" content="{html.escape(value, quote=True)}">' for key, value in tags.items()]
     faces = context["pathto"](f"_static/{FACES}", resource=True)
     made += [f'<noscript><link rel="stylesheet" href="{faces}"></noscript>']
-    made += ['<meta name="twitter:card" content="summary_large_image">', f'<link rel="cite-as" href="{PAPER}">']
+    made += ['<meta name="twitter:card" content="summary_large_image">']
     context["metatags"] = (context.get("metatags") or "") + "\n".join(made)
 
 
