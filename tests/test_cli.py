@@ -233,7 +233,7 @@ def test_no_permission_is_refused(folder):
         "from companion import cli; cli.main()"
     )
     # Everything is imported before privileges are dropped: the environment may be private to root.
-    preload = "import companion.cli, companion.scoring, companion.tables, pandas, pyarrow.parquet, pyarrow.csv, importlib.metadata\n"
+    preload = "import companion.cli, companion.scoring, companion.tables, pandas, pyarrow.csv, importlib.metadata\n"
     for parent in [folder, *folder.parents[:3]]:
         parent.chmod(0o755)
     done = subprocess.run(
