@@ -119,9 +119,9 @@ def test_the_core_stays_small():
     assert sum(LINES[name] for name in CORE) <= 1_500
 
 
-@pytest.mark.xfail(reason="the house is not yet as small as it shall be")
-def test_the_house_stays_small():
-    assert sum(LINES.values()) <= 16_500
+def test_the_house_does_not_grow():
+    # 16,500 is the aim. What stands here is what has been reached: it may only be made smaller.
+    assert sum(LINES.values()) <= 27_400
     assert {name: count for name, count in LINES.items() if count > 400} == {}
 
 

@@ -284,9 +284,10 @@ def worst_queries(context: Context) -> pd.DataFrame:
 def _reasons(table: pd.DataFrame, bad: pd.DataFrame, context: Context) -> pd.Series:
     place = pd.MultiIndex.from_frame(table[ROUTE])
     missed, named = (names.reindex(place) for names in (_missed(context), _violations(bad)))
-    texts, rows = [], zip(table.itertuples(), missed, named, strict=True)
+    texts: list[str] = []
+    rows: Any = zip(table.itertuples(), missed, named, strict=True)
     for row, miss, names in rows:
-        infeasible = not pd.isna(row.feasible) and row.feasible == 0
+        infeasible = pd.notna(row.feasible) and row.feasible == 0
         parts = (
             (f"misses the evidence: {miss}" if isinstance(miss, str) else "misses the target") if infeasible else "",
             f"{row.violations} of {row.looked_at} may not be used: {names}" if isinstance(names, str) else "",

@@ -151,7 +151,7 @@ def claims_rows(reproduced: pd.DataFrame, chapters: Iterable[str]) -> pd.DataFra
     if unknown:
         raise InputError(f"status {unknown[0]!r}: expected one of {', '.join(STATUS_LABELS)}")
     known = set(chapters)
-    told = [row._asdict() for row in reproduced.fillna({"contrast": ""}).itertuples(index=False)]
+    told = reproduced.fillna({"contrast": ""}).to_dict("records")
     places = [place_of(row["claim"], row["status"]) for row in told]
     rows = reproduced.assign(
         sentence=[sentence_of(row["claim"], row["subject"], row["metric"]) for row in told],

@@ -277,7 +277,8 @@ def _mapped(client: Any, tasks: Sequence[_Task]) -> Iterator[tuple[str, _Outcome
         names.update(made)
         return list(made)
 
-    waiting, names = iter(tasks), {}
+    waiting = iter(tasks)
+    names: dict[Any, str] = {}
     done = as_completed(submit(len(client.scheduler_info(n_workers=-1)["workers"])), loop=client.loop)
     for future in done:
         if future.status == "finished":

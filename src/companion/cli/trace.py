@@ -205,7 +205,7 @@ def _refuse_strangers(table: pd.DataFrame, path: Path, found: Records, routes: l
     for column, (_, ids, what) in known.items():
         strange: Any = ~table[column].isin(cast("Any", ids)).to_numpy() if column in table else []
         if any(strange):
-            row = int(strange.argmax())  # type: ignore[union-attr]
+            row = int(strange.argmax())
             names = ", ".join(f"{known[name][0]} {table[name].iloc[row]!r}" for name in known if name in table)
             raise InputError(f"{path}: row {row + 1}: {names} {what}")
 

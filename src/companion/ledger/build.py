@@ -85,7 +85,7 @@ def build(
     for name, decision in _decisions(rows, gates).items():
         ledger[f"gate_{name}"] = decision
         refused = decision.eq(False).fillna(False).astype(bool)  # compared with False, so <NA> passes
-        stopped[refused & stopped.isna()] = f"gate_{name}"
+        stopped = stopped.where(~refused | stopped.notna(), pd.Series(f"gate_{name}", stopped.index))
     passed = stopped.isna().to_numpy()
     ledger["passed"] = pd.array(passed, dtype="boolean")
     ledger["tokens"] = _tokens(rows["memory_id"], records.memories, token_counts)

@@ -48,7 +48,7 @@ def flow(records: Records, ledger: pd.DataFrame, status: str = "admissible") -> 
     names = pd.MultiIndex.from_product([counts, stored.index, STATUSES], names=["step", "arm", "status"])
     pairs = pd.Series(np.concatenate(list(counts.values())).ravel().astype("int64"), names, name="pairs")
     order = pd.MultiIndex.from_product([stored.index, counts, STATUSES], names=["arm", "step", "status"])
-    flowed = pairs.reorder_levels(["arm", "step", "status"]).reindex(order).reset_index()
+    flowed = pairs.reset_index().set_index(["arm", "step", "status"])["pairs"].reindex(order).reset_index()
     totals = flowed.groupby(["arm", "step"])["pairs"].transform("sum")
     flowed["share"] = flowed["pairs"] / totals.where(totals > 0)
     flowed["queries"] = flowed["arm"].map(asked.groupby("arm").size()).astype("int64")

@@ -321,7 +321,7 @@ class VectorStore:
             shape, partial = (len(keys), self.width()), path.with_name(f".{path.name}.{uuid.uuid4().hex}")
             if memory_map:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                out: np.ndarray = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
+                out: Any = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
             else:
                 out = np.empty(shape, dtype=np.float32)
             for number in np.unique(places[found, 0]):

@@ -276,7 +276,7 @@ def published() -> pd.DataFrame:
     out = out.assign(exact_agreement=wide["exact_agreement"], alpha=wide["krippendorff_alpha"])
     tables = [
         rebuild_table(float(exact), float(alpha), int(n)) if exact <= 1 else None
-        for n, exact, alpha in out[["n", "exact_agreement", "alpha"]].to_numpy()
+        for n, exact, alpha in out[["n", "exact_agreement", "alpha"]].to_numpy().tolist()
     ]
     for name in _COUNTS:
         out[name] = pd.array([None if t is None else getattr(t, name) for t in tables], dtype="Int64")

@@ -101,8 +101,8 @@ def front_page(reproduced: pd.DataFrame, resampling: Resampling | None = None) -
         published_high, value, low, high, verdict (one of ``SAME``, ``HOLDS``, ``SIGN``, ``UNCHECKED``, or what it
         reads where that fails), note.
     """
-    table = reproduced.set_index(["claim", "subject", "contrast", "metric"])
-    rows = [_told(key, words, table.loc[tuple(at.split()), :]) for key, words, at in _FRONT]
+    table: Any = reproduced.set_index(["claim", "subject", "contrast", "metric"])
+    rows = [_told(key, words, table.xs(tuple(at.split()))) for key, words, at in _FRONT]
     rows += [*_derived(table, resampling or Resampling())]
     order = {key: place for place, key in enumerate(SENTENCES)}
     return pd.DataFrame(rows).sort_values("sentence", key=lambda s: s.map(order), kind="stable", ignore_index=True)
@@ -123,7 +123,7 @@ def _told(sentence: str, words: str, row: pd.Series) -> dict[str, Any]:
     }
 
 
-def _derived(table: pd.DataFrame, how: Resampling) -> Iterator[dict[str, Any]]:
+def _derived(table: Any, how: Resampling) -> Iterator[dict[str, Any]]:
     """Figures that follow from several rows: the split of the loss, work, the loss without scope, random pools."""
     told = table["published"]
     pair = ("C9", _PAIR, "top_20")
@@ -131,7 +131,7 @@ def _derived(table: pd.DataFrame, how: Resampling) -> Iterator[dict[str, Any]]:
     share = headline.split(ours).set_index(["source", "metric"])["share"][MACRO, "infeasibility_component"]
     quoted = told[*pair, "infeasibility_component"] / told[*pair, _LOSS]
     yield _plain("loss", "share of it from queries that find enough", quoted, share, SAME, "support_group_deltas.csv")
-    arms = {arm: table.loc["C9-controls", arm, "top_20", "candidates_scored"] for arm in (_WIDE, _NARROW)}
+    arms = {arm: table.xs(("C9-controls", arm, "top_20", "candidates_scored")) for arm in (_WIDE, _NARROW)}
     quoted, value = (arms[_NARROW][end] / arms[_WIDE][end] - 1 for end in ("published", "value"))
     yield _plain("work", "candidates scored, relative change", quoted, value, HOLDS, arms[_WIDE]["note"])
     key = ("C9-scope", "top_20_without_scope", "penalized_upper_risk")
@@ -179,7 +179,7 @@ def withheld_disclosures(outcomes: pd.DataFrame | None = None) -> pd.DataFrame:
     """Count, by scenario, disclosures of a memory that was withheld: scenario, units, disclosed."""
     table = published.table("exposure_outcomes") if outcomes is None else outcomes
     counts = table.groupby("scenario", sort=False)["disclosed_withheld"].agg(units="size", disclosed="sum")
-    return counts.sort_values(by="disclosed", ascending=False, kind="stable").reset_index()
+    return counts.reset_index().sort_values("disclosed", ascending=False, kind="stable", ignore_index=True)
 
 
 def inadmissible_effects(

@@ -185,7 +185,9 @@ def _lookalikes(df: pd.DataFrame, schema: Schema, origin: Origin) -> Iterator[Pr
                 f"the column is not used; it looks like {column.name}",
                 f"{column.name}, or a name of your own that is not so close",
                 f"rename it to {column.name} if that is what it holds",
-                *(None, origin.label, "lookalike", 0, "warning"),
+                origin=origin.label,
+                code="lookalike",
+                level="warning",
             )
 
 
@@ -199,7 +201,7 @@ def _like_forms(table: pd.DataFrame, schema: Schema, origin: Origin) -> Iterator
 def form_problems(values: pd.Index, table: str, column: str, origin: Origin) -> list[Problem]:
     """Warn of distinct ids that are the same but for case, spaces, Unicode form, leading zeros or a final .0."""
     forms, _ = pd.factorize(folded(values))
-    alike = np.flatnonzero(np.bincount(forms, minlength=len(values))[forms] > 1) if len(values) else []
+    alike = np.flatnonzero(np.bincount(forms, minlength=len(values))[forms] > 1)
     if not len(alike):
         return []
     groups = pd.Series(values[alike]).groupby(forms[alike], sort=False).agg(list)
@@ -211,7 +213,10 @@ def form_problems(values: pd.Index, table: str, column: str, origin: Origin) -> 
             f"{'ids differ' if len(pairs) > 1 else 'two ids differ'} only in form: {'; '.join(pairs[:_NAMED])}{more}",
             "one form for each id",
             "ids are compared letter by letter: write each id in one form everywhere",
-            *(tuple(tuple(group) for group in groups), origin.label, "id_forms", 0, "warning"),
+            value=tuple(tuple(group) for group in groups),
+            origin=origin.label,
+            code="id_forms",
+            level="warning",
         )
     ]
 
@@ -235,8 +240,13 @@ def _cell_problems(
         value = given.iloc[row]
         yield Problem(
             *(schema.name, row + 1, origin.line(row), column.name),
-            *(not_accepted(value, column.kind), expected, f"write {expected} in {column.name}"),
-            *(value, origin.label, "cell", 0 if every else len(rows) - 1),
+            not_accepted(value, column.kind),
+            expected,
+            f"write {expected} in {column.name}",
+            value=value,
+            origin=origin.label,
+            code="cell",
+            more=0 if every else len(rows) - 1,
         )
 
 
@@ -267,8 +277,14 @@ def _broken(
         same = f"{column} {show(None if pd.isna(value) else value)} has the same fault as the rows above"
         yield Problem(
             *(schema.name, row + 1, origin.line(row), column),
-            *(rule.what(view, row) if place < told else same, rule.expected, rule.fix),
-            *(value, origin.label, rule.name, 0 if every else len(rows) - 1, rule.level),
+            rule.what(view, row) if place < told else same,
+            rule.expected,
+            rule.fix,
+            value=value,
+            origin=origin.label,
+            code=rule.name,
+            more=0 if every else len(rows) - 1,
+            level=rule.level,
         )
 
 
@@ -328,7 +344,10 @@ def _not_compared(found: list[Problem], lender: str, origins: Origins) -> Proble
     count, label = len(found), Path(origins[lender].label).name
     return replace(
         found[0],
-        **{"row": None, "line": None, "value": None, "level": "warning"},
+        row=None,
+        line=None,
+        value=None,
+        level="warning",
         what=f"{count:,} {'ids are' if count > 1 else 'id is'} not among those of {label} that could be read",
         fix=f"repair {label} first, and check again",
     )
@@ -384,6 +403,8 @@ def scope_left_empty(
             f"settle it (rows {', '.join(map(str, places))}{more}); an empty cell is unresolved",
             "scope in every row, or no column scope, which leaves it to the namespaces",
             "state scope in these rows (write ? where it is in doubt), or drop the column",
-            *(None, origins["labels"].label, "scope_left_empty", 0, "warning"),
+            origin=origins["labels"].label,
+            code="scope_left_empty",
+            level="warning",
         )
     ]

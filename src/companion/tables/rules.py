@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -366,7 +366,7 @@ def complete_sets(view: View) -> Iterator[tuple[str | None, str, str, str]]:
         found = ", ".join(map(str, pairs.loc[pairs["scenario"] == scenario, "pair"]))
         yield "pair", f"scenario {scenario}: pair {found} only", f"{sizes.max()} pairs as in other scenarios", fix
     units = pd.MultiIndex.from_frame(table[list(UNIT)])
-    parts = [table["reader"].unique(), pd.MultiIndex.from_frame(pairs), CONDITIONS, ROLES]
+    parts: list[Any] = [table["reader"].unique(), pd.MultiIndex.from_frame(pairs), CONDITIONS, ROLES]
     wanted = [(r, *p, c, role) for r in parts[0] for p in parts[1] for c in parts[2] for role in parts[3]]
     missing = pd.MultiIndex.from_tuples(wanted, names=list(UNIT)).difference(units, sort=False)
     if len(missing):

@@ -246,12 +246,16 @@ def numbered(column: pd.Series) -> tuple[npt.NDArray[np.int32], pd.Index]:
     return result
 
 
+def _one_form(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).strip().casefold()
+
+
 def folded(values: pd.Index) -> npt.NDArray[Any]:
     """Write ids so that those which differ only in form are alike: case, spaces, Unicode form, 7.0, 007."""
     text = pd.Series(values, dtype="str").str.strip().str.lower()
     odd = ~text.str.isascii()
     if odd.any():
-        text[odd] = [unicodedata.normalize("NFKC", value).strip().casefold() for value in text[odd]]
+        text = text.where(~odd, text[odd].map(_one_form))
     return (
         text.str.replace(r"^([0-9]+)\.0+$", r"\1", regex=True).str.replace(r"^0+(?=[0-9])", "", regex=True).to_numpy()
     )

@@ -57,7 +57,7 @@ def inference_study(
     layout = search.layout
     references = {"trusted": search.dense(layout.namespace_pools), "global": search.dense(layout.global_pools)}
     scored = score(search, references, target_recall)
-    plain = {"share": 1.0, "asker": "trusted", "abstain": "guess", "errors": "inferred"}
+    plain: dict[str, Any] = {"share": 1.0, "asker": "trusted", "abstain": "guess", "errors": "inferred"}
     rates = {"trusted": (0.0, 0.0), "global": (0.0, 1.0)}
     parts = [scored.rename(columns={"arm": "method"}).assign(**plain)]
     parts[0] = parts[0].assign(
