@@ -237,6 +237,7 @@ PLACES = {
     "agreement": _AGREEMENT,
 }
 _PLAIN_UNITS = {"ROC-AUC": ".3f", "alpha": ".3f", "share": "%0", "policy-disallowed": "%", "evidence recall, ": "%"}
+_PLAIN_UNITS |= {"queries that find enough, ": "%", "forbidden share": "%"}
 
 
 def _unit(figure: str) -> str:

@@ -52,10 +52,18 @@ def sentence_of(claim: str, subject: str, metric: str) -> str:
 _READERS = ("deepseek-v4-pro", "gemini-3.6-flash", "gpt-5.6-luna")
 _SHOWN = {"C8": ("gpt-5.6-sol", "gemini-3.6-flash", "deepseek-v4-pro"), "C12": ("claude-opus-5",)}
 _FRONT: list[tuple[str, str, str]] = [
+    ("support", "evidence recall, everything", f"C9 {_WIDE} top_20 evidence_recall"),
+    ("support", "evidence recall, own memories only", f"C9 {_NARROW} top_20 evidence_recall"),
     ("support", "evidence recall, own minus everything", f"C9 {_PAIR} top_20 evidence_recall"),
-    ("support", "queries that find enough", f"C9 {_PAIR} top_20 feasible_rate"),
+    ("support", "queries that find enough, everything", f"C9 {_WIDE} top_20 feasible_rate"),
+    ("support", "queries that find enough, own memories only", f"C9 {_NARROW} top_20 feasible_rate"),
+    ("support", "queries that find enough, own minus everything", f"C9 {_PAIR} top_20 feasible_rate"),
     ("loss", "loss", f"C9 {_PAIR} top_20 {_LOSS}"),
-    ("loss", "upper bound on the forbidden share", f"C9-bounds {_PAIR} top_20 conditional_upper_bound"),
+    ("loss", "forbidden share at least, everything", f"C9-bounds {_WIDE} top_20 conditional_lower_bound"),
+    ("loss", "forbidden share at most, everything", f"C9-bounds {_WIDE} top_20 conditional_upper_bound"),
+    ("loss", "forbidden share at least, own memories only", f"C9-bounds {_NARROW} top_20 conditional_lower_bound"),
+    ("loss", "forbidden share at most, own memories only", f"C9-bounds {_NARROW} top_20 conditional_upper_bound"),
+    ("loss", "upper bound, own minus everything", f"C9-bounds {_PAIR} top_20 conditional_upper_bound"),
     (
         "identity",
         "evidence recall, anchors kept among strangers",
@@ -73,6 +81,16 @@ _FRONT: list[tuple[str, str, str]] = [
     ("verifiers", "ROC-AUC, GPT-5.6 Sol", "C11 gpt-5.6-sol selected_operating_point roc_auc"),
     ("verifiers", "ROC-AUC, Gemini 3.6 Flash", "C11 gemini-3.6-flash selected_operating_point roc_auc"),
     *[("downstream", f"correct answers, {name}", f"C13 {name} {_PAIR} answer_correct") for name in _READERS],
+    (
+        "downstream",
+        "correct answers with a text verifier, gemini-3.6-flash",
+        f"C13 gemini-3.6-flash text_verifier-{_NARROW} answer_correct",
+    ),
+    (
+        "downstream",
+        "outdated answers with a policy filter, gemini-3.6-flash",
+        f"C13-by-source gemini-3.6-flash policy_gate-{_NARROW}:memops stale_disclosure",
+    ),
     *[
         ("disclosure", f"selectivity gap, {name}", f"{claim} {name} exposed_minus_withheld selectivity_gap")
         for claim, names in _SHOWN.items()
