@@ -16,15 +16,23 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from companion import scoring
-from companion.bootstrap import Resampling
 from companion.cli import app, main
 from companion.errors import InputError
-from companion.importers import common, jsonl, openinference, trec
+from companion.importers import FORMATS, common, read, trec
 from companion.labels import PairLabels
+from companion.ledger import Ledger
 from companion.paths import project_root
-from companion.tables import load_records
+from companion.tables import load_records, read_table
 
 HOLDS = ("scope", "policy", "lifecycle")
+
+
+def jsonl(path, **options):
+    return read(FORMATS["jsonl"], path, **options)
+
+
+def spans(path, mapping=None, **options):
+    return read(FORMATS["openinference"], path, mapping=mapping, **options)
 
 
 def write(path, lines):
@@ -139,7 +147,7 @@ def test_nothing_is_admissible_unless_stated(tmp_path):
 
 def test_given_tables_bring_namespaces(tmp_path):
     run = write(tmp_path / "r", ["q Q0 a 1 1.0 t", "q Q0 b 2 0.5 t"])
-    memories = write(tmp_path / "m.csv", ["memory_id,namespace", "a,n1"])
+    memories = write(tmp_path / "m.csv", ["memory_id,namespace", "a,n1", "b,"])
     queries = write(tmp_path / "q.csv", ["query_id,namespace", "q,n1"])
     made = trec.read(run, memories=memories, queries=queries)
     assert scoring.label_ranked(made.records)["scope"].tolist() == [True, pd.NA]
@@ -151,7 +159,6 @@ def test_given_tables_bring_namespaces(tmp_path):
         (["q Q0 a 1 1.0"], "line 1: 5 fields"),
         (["q Q0 a one 1.0 t"], "rank 'one'"),
         (["q Q0 a 1 nan t"], "score 'nan'"),
-        (["q Q0 a 1 1.0 t", "q Q0 a 2 0.5 t"], "line 2: document 'a' stands twice"),
         (
             ["bad", "q Q0 a 1 1 t", "bad", "bad"],
             "line 1: 1 fields; expected query Q0 document rank score tag; also wrong: lines 3, 4",
@@ -299,7 +306,7 @@ def test_every_shape_gives_the_same_tables(tmp_path, shape, envelope):
             "pretty": json.dumps([one], indent=2),
         }[envelope]
     (tmp_path / "spans.json").write_text(text, encoding="utf-8")
-    check_spans(openinference.read(tmp_path / "spans.json", MAPPING))
+    check_spans(spans(tmp_path / "spans.json", MAPPING))
 
 
 def test_spans_without_documents_are_empty_routes_and_other_kinds_are_left_out(tmp_path):
@@ -309,31 +316,35 @@ def test_spans_without_documents_are_empty_routes_and_other_kinds_are_left_out(t
         span({"retrieval.documents": "[]"}, "s3"),
         span({"openinference.span.kind": "LLM"}, "s4"),
     ]
-    made = openinference.read(write(tmp_path / "s.jsonl", map(json.dumps, rows)), MAPPING)
+    made = spans(write(tmp_path / "s.jsonl", map(json.dumps, rows)), MAPPING)
     assert list(made.records.queries["query_id"]) == ["s1", "s2", "s3"]
     assert set(made.records.rankings["query_id"]) == {"s1"}
-    assert made.notes[0].startswith("3 retriever spans were read; 1 span of another kind was left out")
-    assert "2 retriever spans hold no documents: empty routes (s2, s3)." in made.notes
+    assert made.notes[0] == "3 requests were read; 1 record of another kind left out."
+    assert "2 requests retrieved nothing: empty routes (s2, s3)." in made.notes
 
 
 def test_an_otlp_export_brings_the_time(tmp_path):
     one = {"name": "search", "spanId": "s1", "startTimeUnixNano": "1735689600000000000", "attributes": []}
     one["attributes"] = [{"key": "openinference.span.kind", "value": {"stringValue": "RETRIEVER"}}]
     text = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]})
-    made = openinference.read(write(tmp_path / "s.json", [text]))
+    made = spans(write(tmp_path / "s.json", [text]))
     assert made.records.queries["time"].item() == "2025-01-01T00:00:00+00:00"
-    assert made.notes[0].startswith("1 retriever span was read; 0 spans of other kinds were left out")
+    assert made.notes[0].startswith("1 request was read; 0 records of another kind left out")
 
 
 def test_documents_without_ids_repeats_and_missing_scores(tmp_path):
     documents = [{"content": "same"}, {"content": "same"}, {"id": 7, "content": "x", "score": 1}]
-    made = openinference.read(write(tmp_path / "s.jsonl", [json.dumps(span(flattened(documents)))]))
+    made = spans(write(tmp_path / "s.jsonl", [json.dumps(span(flattened(documents)))]))
     ids = list(made.records.rankings["memory_id"])
     assert len(ids) == 2 and ids[0].startswith("content-") and ids[1] == "7"
     assert made.records.rankings["score"].isna().all()
     said = " ".join(made.notes)
-    assert "hash of the content" in said and "twice in a span" in said and "Only some documents have a score" in said
-    assert "No query has a namespace" in said
+    assert (
+        "hash of the text" in said
+        and "kept once, at the best rank" in said
+        and "Only some documents have a score" in said
+    )
+    assert "No memory names a namespace" in said
 
 
 def test_mapping_file_and_paths_into_the_span(tmp_path):
@@ -341,7 +352,7 @@ def test_mapping_file_and_paths_into_the_span(tmp_path):
         "query: {query_id: session.id, arm: {constant: app}}\nmemory: {namespace: 'span:user.id'}\n"
     )
     rows = [span({**SHAPES["flattened"], "session.id": "x1"})]
-    records = openinference.read(write(tmp_path / "s.jsonl", map(json.dumps, rows)), tmp_path / "map.yaml").records
+    records = spans(write(tmp_path / "s.jsonl", map(json.dumps, rows)), tmp_path / "map.yaml").records
     assert list(records.queries["query_id"]) == ["x1"] and set(records.rankings["arm"]) == {"app"}
     assert set(records.memories["namespace"]) == {"dr"}
 
@@ -350,7 +361,7 @@ def test_arms_that_differ_about_a_pair_leave_the_label_unresolved(tmp_path):
     other = [{**DOCUMENTS[0], "metadata": {"visibility": "billing"}}, DOCUMENTS[1]]
     mapping = {**MAPPING, "query": {"query_id": "context.trace_id"}}
     rows = [span(flattened(DOCUMENTS)), span(flattened(other), "s2", "other")]
-    records = openinference.read(write(tmp_path / "s.jsonl", map(json.dumps, rows)), mapping).records
+    records = spans(write(tmp_path / "s.jsonl", map(json.dumps, rows)), mapping).records
     labels = records.labels.set_index("memory_id")["policy"]
     assert labels["m2"] is pd.NA and not labels["m1"]
 
@@ -361,7 +372,7 @@ def test_arms_that_differ_about_a_pair_leave_the_label_unresolved(tmp_path):
         (
             SHAPES["flattened"],
             {"labels": {"policy": "metadata.visibility"}},
-            "document 0, policy: 'care'; expected true, false",
+            r"documents\[1\], policy: 'care'; expected true, false",
         ),
         (SHAPES["flattened"], {"memory": {"owner": "x"}}, "no column 'owner'"),
         (SHAPES["flattened"], {"rules": {}}, "no section 'rules'"),
@@ -370,34 +381,32 @@ def test_arms_that_differ_about_a_pair_leave_the_label_unresolved(tmp_path):
         ({"retrieval.documents": "[{broken"}, None, "s.jsonl.*, retrieval.documents: the JSON text cannot be read"),
         ({"retrieval.documents": '[{"document": {"id": "a", "score": NaN}}]'}, None, "NaN is not a JSON value"),
         ({"retrieval.documents": "hello"}, None, "retrieval.documents: 'hello'; expected documents"),
-        ({"retrieval.documents": [1, 2]}, None, "retrieval.documents.0: 1; expected documents"),
+        ({"retrieval.documents": [[1], 2]}, None, r"retrieval.documents.0: \[1\]; expected documents"),
         ({"retrieval": "[]x"}, None, "retrieval: the JSON text cannot be read"),
-        (flattened([{"id": "a\x00b"}]), None, "document 0, id: 'a.x00b' holds a control character"),
-        (flattened([{"content": "\ud800"}]), None, "document 0, content: .* is not Unicode text"),
-        (flattened([{"id": "\ud800"}]), None, "document 0, id: .* is not Unicode text"),
+        (flattened([{"id": "a\x00b"}]), None, r"documents\[1\]: 'a.x00b' holds a control character"),
+        (flattened([{"content": "\ud800"}]), None, r"documents\[1\], text: .* is not Unicode text"),
+        (flattened([{"id": "\ud800"}]), None, r"documents\[1\]: .* is not Unicode text"),
         ({"user.id": "a\x1bb"}, MAPPING, "principal: 'a.x1bb' holds a control character"),
         ({"k": "soon"}, {"query": {"intent": "k"}}, "intent: 'soon' is not a known intent; expected one of current"),
-        (flattened([{"score": 0.5}]), None, "neither an id nor content"),
+        (flattened([{"score": 0.5}]), None, "neither an id nor text"),
         (flattened([{"id": "a", "score": "high"}]), None, "score: 'high'"),
         (flattened([{"id": ["a"]}]), None, "is not an id"),
     ],
 )
 def test_malformed_spans_and_mappings_are_refused(tmp_path, attributes, mapping, said):
     with pytest.raises(InputError, match=said):
-        openinference.read(write(tmp_path / "s.jsonl", [json.dumps(span(attributes))]), mapping)
+        spans(write(tmp_path / "s.jsonl", [json.dumps(span(attributes))]), mapping)
 
 
 def test_files_that_hold_no_spans_are_refused(tmp_path):
     with pytest.raises(InputError, match="line 2: Expecting"):
-        openinference.read(write(tmp_path / "a.jsonl", [json.dumps(span({})), "{broken"]))
-    with pytest.raises(InputError, match="is not a span"):
-        openinference.read(write(tmp_path / "b.json", ["[1, 2]"]))
-    with pytest.raises(InputError, match="no retriever span among 1"):
-        openinference.read(write(tmp_path / "c.json", [json.dumps({"name": "x"})]))
-    with pytest.raises(InputError, match="was retrieved for before"):
-        openinference.read(write(tmp_path / "d.jsonl", [json.dumps(span({}))] * 2))
+        spans(write(tmp_path / "a.jsonl", [json.dumps(span({})), "{broken"]))
+    with pytest.raises(InputError, match="is not a record"):
+        spans(write(tmp_path / "b.json", ["[1, 2]"]))
+    with pytest.raises(InputError, match="no retrieval among 1"):
+        spans(write(tmp_path / "c.json", [json.dumps({"name": "x"})]))
     with pytest.raises(InputError, match="empty"):
-        openinference.read(write(tmp_path / "e.json", []))
+        spans(write(tmp_path / "e.json", []))
 
 
 # --- JSON Lines ----------------------------------------------------------------------------------------------------
@@ -419,7 +428,7 @@ def test_requests_become_tables_a_ledger_and_answers(tmp_path):
         {"query": {"id": "q7", "text": "And before?", "intent": "history"}, "retrieved": ["m1"]},
         {"query": "Nothing?", "namespace": "p2", "retrieved": [], "exposed": [], "arm": "b"},
     ]  # fmt: skip
-    made = jsonl.read(write(tmp_path / "log.jsonl", map(json.dumps, lines)))
+    made = jsonl(write(tmp_path / "log.jsonl", map(json.dumps, lines)))
     records = made.records
     assert list(records.queries["query_id"]) == ["line-1", "q7", "line-3"]
     assert records.ledger[["query_id", "memory_id", "exposed"]].to_numpy().tolist() == [
@@ -442,15 +451,10 @@ def test_requests_become_tables_a_ledger_and_answers(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ({"query": "q", "retrieved": ["a"], "exposed": ["b"]}, "line 1, exposed: 'b' was not retrieved"),
-        ({"query": "q", "retrieved": ["a", "a"]}, "'a' stands twice"),
-        ({"query": "q", "retrieved": "a"}, "expected a list"),
+        ({"query": "q", "retrieved": "a"}, "expected documents: a list"),
         ({"query": "q"}, "retrieved: an empty field"),
         ({"retrieved": []}, "query: an empty field"),
-        (
-            {"query": "q", "retrieved": [{"text": "x"}]},
-            r"retrieved\[1\]: None is not an id|retrieved\[1\]: an empty field",
-        ),
+        ({"query": "q", "retrieved": [{"score": 1}]}, r"retrieved\[1\]: neither an id nor text"),
         ({"query": "q", "retrieved": [{"id": "a", "score": "x"}]}, "expected a finite number"),
         ({"query": "q", "retrieved": [], "answer": 3}, "answer: 3 is not text"),
         ({"query": "q", "retrieved": ["a\x1bb"]}, r"line 1, retrieved\[1\]: 'a.x1bb' holds a control character"),
@@ -470,7 +474,7 @@ def test_requests_become_tables_a_ledger_and_answers(tmp_path):
 )
 def test_malformed_requests_are_refused(tmp_path, line, said):
     with pytest.raises(InputError, match=said):
-        jsonl.read(write(tmp_path / "log.jsonl", [json.dumps(line)]))
+        jsonl(write(tmp_path / "log.jsonl", [json.dumps(line)]))
 
 
 def test_a_name_given_twice_and_a_broken_line_are_refused(tmp_path):
@@ -478,15 +482,37 @@ def test_a_name_given_twice_and_a_broken_line_are_refused(tmp_path):
                        ('{"query": "a", "retrieved": [], "k": NaN}', "NaN is not a JSON value"),
                        ('{"query": "a", "retrieved": [', "line 2: .*expected JSON")]:  # fmt: skip
         with pytest.raises(InputError, match=said):
-            jsonl.read(write(tmp_path / "log.jsonl", ['{"query": "a", "retrieved": []}', line]))
+            jsonl(write(tmp_path / "log.jsonl", ['{"query": "a", "retrieved": []}', line]))
 
 
-def test_one_id_stands_for_one_query(tmp_path):
+def test_turns_of_one_id_are_numbered_and_arms_of_one_turn_stay_together(tmp_path):
     same = {"query_id": "x", "query": "a", "retrieved": []}
-    with pytest.raises(InputError, match=r"line 2: query_id 'x' of arm 'retrieval' stands in line 1 too"):
-        jsonl.read(write(tmp_path / "a.jsonl", [json.dumps(same)] * 2))
-    with pytest.raises(InputError, match="stand for different queries"):
-        jsonl.read(write(tmp_path / "b.jsonl", [json.dumps(same), json.dumps({**same, "arm": "b", "query": "other"})]))
+    rows = [same, {**same, "arm": "b"}, {**same, "query": "other"}, {"query_id": "y", "query": "a", "retrieved": []}]
+    made = jsonl(write(tmp_path / "a.jsonl", map(json.dumps, rows)))
+    assert made.records.queries["query_id"].tolist() == ["x#1", "x#2", "y"]
+    assert made.records.work[["arm", "query_id"]].to_numpy().tolist() == [
+        ["retrieval", "x#1"], ["b", "x#1"], ["retrieval", "x#2"], ["retrieval", "y"]
+    ]  # fmt: skip
+    assert any("1 query id names several requests" in note for note in made.notes)
+
+
+def test_cached_repeated_failed_and_shared_ids_are_kept_and_said(tmp_path):
+    rows = [
+        {"query": "a", "namespace": "t", "retrieved": [{"id": 1.0, "namespace": "t", "colour": "red"}], "exposed": [9]},
+        {"query": "b", "namespace": "u", "retrieved": [{"id": 1, "namespace": "u"}, {"id": 1, "namespace": "u"}]},
+        {"query": "c", "namespace": "u", "retrieved": None},
+    ]
+    made = jsonl(write(tmp_path / "a.jsonl", map(json.dumps, rows)), mapping={"memory": {"state": "no.such.path"}})
+    records = made.records
+    assert records.rankings["memory_id"].tolist() == ["t/1", "u/1"]
+    cached = records.ledger[~records.ledger["retrieved"]]
+    assert cached[["query_id", "memory_id"]].to_numpy().tolist() == [["line-1", "9"]]
+    assert records.work[["query_id", "status"]].to_numpy().tolist() == [["line-3", "failed"]]
+    assert made.lists["unused_fields"]["document: colour"] == 1
+    assert made.lists["ids_of_several_namespaces"] == ["1"]
+    assert made.lists["mapped_paths_without_a_match"] == ["memory.state (no.such.path, tried 3 times)"]
+    assert any("kept once, at the best rank" in note for note in made.notes)
+    assert common.store_is_from_log(made.write(tmp_path / "o")["notes"].parent) is True
 
 
 json_values = st.recursive(
@@ -505,7 +531,7 @@ json_values = st.recursive(
 def test_any_json_is_read_or_refused_in_one_line(tmp_path, row):
     path = write(tmp_path / "log.jsonl", [json.dumps(row)])
     try:
-        jsonl.read(path)
+        jsonl(path)
     except InputError as error:
         assert "\n" not in str(error)
 
@@ -528,7 +554,7 @@ def test_any_json_is_read_or_refused_in_one_line(tmp_path, row):
 def test_any_span_is_read_or_refused_in_one_line(tmp_path, attributes):
     path = write(tmp_path / "s.jsonl", [json.dumps(span(attributes))])
     try:
-        openinference.read(path)
+        spans(path)
     except InputError as error:
         assert "\n" not in str(error)
 
@@ -620,7 +646,7 @@ def test_replacing_leaves_no_table_of_another_import_behind(tmp_path, monkeypatc
 def test_a_replacement_that_fails_leaves_the_old_tables(tmp_path, monkeypatch, fails):
     log, run = log_and_run(tmp_path)
     out = tmp_path / "mine"
-    jsonl.read(log).write(out)
+    jsonl(log).write(out)
     before = contents(out)
 
     def full(*_):
@@ -648,7 +674,7 @@ def test_a_replacement_that_fails_leaves_the_old_tables(tmp_path, monkeypatch, f
 
 def test_folders_and_files_in_the_way_are_not_removed(tmp_path):
     log, _ = log_and_run(tmp_path)
-    made = jsonl.read(log)
+    made = jsonl(log)
     (tmp_path / "a" / "labels.parquet").mkdir(parents=True)
     (tmp_path / "b" / "rankings" / "part=0").mkdir(parents=True)
     for folder in ("a", "b"):
@@ -661,38 +687,48 @@ def test_folders_and_files_in_the_way_are_not_removed(tmp_path):
 
 
 def test_the_page_on_importing_can_be_followed_line_by_line(tmp_path, monkeypatch):
-    """Make every file of the page, run its commands in page order in one folder, and add its lines of judgement."""
+    """Make every file of the page, run its commands in page order, and look at what the audit finds."""
     page = (project_root() / "book" / "import.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```(\w+)\n(.*?)```", page, flags=re.S)
-    files = {kind: [text for name, text in blocks if name == kind] for kind in ("json", "yaml", "text", "bash")}
-    log, spans, labels = files["json"]
-    (run, qrels), (mapping,) = files["text"], files["yaml"]
-    names = {"log.jsonl": log, "spans.jsonl": spans, "mapping.yaml": mapping, "run.txt": run, "qrels.txt": qrels}
     monkeypatch.chdir(tmp_path)
-    for name, text in names.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    runner = CliRunner()
-    folders = []
-    for kind, text in blocks:
-        if text == labels:
-            with (tmp_path / "my-jsonl" / "labels.jsonl").open("a", encoding="utf-8") as table:
-                table.write(labels)
+    runner, folders, end = CliRunner(), [], 0
+    pending: list[str] = []
+    for block in re.finditer(r"^```(\w+)\n(.*?)^```", page, flags=re.S | re.M):
+        kind, text = block.groups()
+        named = re.findall(
+            r"`((?:[\w-]+/)?[\w-]+\.(?:jsonl|json|yaml|txt))`", page[end : block.start()].strip().rpartition("\n\n")[2]
+        )
+        pending += dict.fromkeys(named)
+        end = block.end()
+        if kind in ("json", "yaml", "text"):
+            with (tmp_path / pending.pop(0)).open("a", encoding="utf-8") as file:
+                file.write(text)
+            continue
+        pending = []
+        if kind == "python":
+            exec(text, {"Ledger": Ledger})
         for line in text.splitlines() if kind == "bash" else ():
             words = shlex.split(line, comments=True)[1:]
-            done = runner.invoke(app, words)
+            done = runner.invoke(app, words + (["--replicates", "50"] if words[0] == "audit" else []))
             assert done.exit_code == 0, (line, done.output)
             folders += [words[words.index("--out") + 1]] if words[0] == "import" else []
-    assert len(set(folders)) == len(folders) == 3
+    assert read_table(tmp_path / "my-records" / "ledger.jsonl", "ledger")["exposed"].tolist() == [True, False]
+    assert len(set(folders)) == len(folders) == 10
+    found = {}
     for folder in folders:
-        validated = runner.invoke(app, ["validate", folder])
-        audited = runner.invoke(app, ["audit", folder, "--out", f"{folder}.html", "--replicates", "50"])
-        assert validated.exit_code == audited.exit_code == 0, validated.output + audited.output
-        assert "Nothing is wrong." in validated.stdout
-    assert "These records can be scored." in runner.invoke(app, ["validate", "my-jsonl"]).stdout
+        done = runner.invoke(app, ["audit", folder, "--out", f"{folder}.html", "--replicates", "50", "--json"])
+        assert done.exit_code == 0, done.output
+        found[folder] = {check["kind"] for check in json.loads(done.stdout)["checks"] if check["outcome"] == "found"}
+    for folder in ("my-mem0", "my-langchain", "my-llamaindex", "my-otel"):
+        assert "wrong_scope" in found[folder], found
+    assert "ghosts" in found["my-mem0"] and "expired" in found["my-zep"]
+    assert not found["my-letta"] and not {"wrong_scope", "ghosts"} & found["my-beir"]
+    records = load_records("my-trec")
+    scored = scoring.score_routes(records).set_index("query_id")
+    assert scored.loc["301", ["lower_bound", "upper_bound"]].tolist() == [0, 0.5] and scored.loc["303", "feasible"] == 0
     records = load_records("my-jsonl")
     # The page says that scope follows from the namespaces: no row of the labels states one.
-    assert "scope" not in records.labels and len(records.labels) == len(labels.splitlines())
-    summary = scoring.summarise(scoring.score_routes(records), resampling=Resampling(replicates=20))
+    assert "scope" not in records.labels and len(records.labels) == 2
+    summary = scoring.summarise(scoring.score_routes(records))
     # The anchor stands first, so the superseded dose behind it is not in the matched prefix.
     assert summary.value("retrieval", "evidence_recall")["estimate"] == 1
     assert summary.value("retrieval", "upper_bound")["estimate"] == 0

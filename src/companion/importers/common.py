@@ -7,16 +7,17 @@ import json
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from companion.errors import InputError
-from companion.tables import EXTENSIONS, Records, strict_json, write_table
+from companion.tables import EXTENSIONS, Records, validate, write_table
 from companion.tables.problems import CONTROL, is_missing, show
 from companion.tables.schema import INTENTS, STATES
 
@@ -27,12 +28,13 @@ NOTES = "import-notes.json"
 
 @dataclass(frozen=True)
 class Imported:
-    """Tables made from somebody else's files."""
+    """Tables made from somebody else's files; ``store`` says whether memories were given or made out of the log."""
 
     records: Records
     notes: list[str]
     answers: pd.DataFrame | None = None
-    lists: dict[str, list[str]] = field(default_factory=dict)
+    lists: dict[str, Any] = field(default_factory=dict)
+    store: Literal["given", "log"] = "log"
 
     def write(self, folder: str | PathLike[str], fmt: str = "jsonl", *, replace: bool = False) -> dict[str, Path]:
         """Write the tables into a folder that ``companion audit`` and ``companion validate`` read."""
@@ -44,10 +46,39 @@ class Imported:
         with _swapped(folder) as staging:
             written = {name: write_table(table, staging / f"{name}.{fmt}") for name, table in tables.items()}
             written["notes"] = staging / NOTES
-            text = json.dumps({"notes": self.notes, **self.lists}, ensure_ascii=False, indent=1)
+            text = json.dumps({"store": self.store, "notes": self.notes, **self.lists}, ensure_ascii=False, indent=1)
             written["notes"].write_text(text + "\n", encoding="utf-8")
             check_folder(folder, fmt, replace=replace)  # another import may have come first
         return {name: folder / path.name for name, path in written.items()}
+
+
+def store_is_from_log(folder: str | PathLike[str]) -> bool | None:
+    """Tell whether an import made the memories of a folder out of the log itself; None where no import says.
+
+    Such a store holds whatever was returned: what has been deleted, and who owns what the log does not say, cannot be
+    known from it.
+    """
+    try:
+        told = json.loads((Path(folder) / NOTES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    store = told.get("store") if isinstance(told, dict) else None
+    return None if store is None else store == "log"
+
+
+def checked(records: Records) -> Records:
+    """Check the tables; a returned memory that the store does not hold is a finding for the audit, not a fault."""
+    held = records.memories["memory_id"]
+    tables = {name: table for name, table, _ in records.tables() if name in ("labels", "rankings", "ledger")}
+    if all(table["memory_id"].isin(held).all() for table in tables.values()):
+        return records.check()
+    known: dict[str, Any] = {name: table[table["memory_id"].isin(held)] for name, table in tables.items()}
+    if "rankings" in known:
+        place = known["rankings"].groupby(["arm", "query_id"]).cumcount() + 1
+        known["rankings"] = known["rankings"].assign(rank=place)
+    whole: dict[str, Any] = {name: validate(table, name) for name, table, _ in records.tables()}
+    replace(records, **known).check()
+    return replace(records, **whole)
 
 
 def tables_in(folder: str | PathLike[str]) -> list[Path]:
@@ -119,51 +150,14 @@ def _swap(folder: Path, new: Path, old: Path) -> None:
         raise
 
 
-def text_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file that are not blank, numbered from 1; only line feeds end a line."""
-    try:
-        raw = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; expected a file that can be read") from error
-    for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path}, line {number}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; expected "
-                f"UTF-8 text"
-            ) from error
-        if text.strip():
-            yield number, text.removesuffix("\r")
-
-
-def refuse(path: str | PathLike[str], faults: Sequence[tuple[int, str]], expected: str) -> None:
-    """Raise for the first of several faulty lines, and say how many there are and where the next few stand."""
-    if not faults:
-        return
-    line, what = faults[0]
-    others = [str(number) for number, _ in faults[1:11]]
-    tail = ""
-    if others:
-        more = f" and {len(faults) - 1 - len(others):,} more" if len(faults) - 1 > len(others) else ""
-        tail = f"; also wrong: {'lines' if len(others) > 1 else 'line'} {', '.join(others)}{more}"
-    raise InputError(f"{path}, line {line}: {what}; expected {expected}{tail}")
-
-
-def load_json(text: str, where: str) -> Any:
-    """Read JSON text, refusing NaN, infinities, and a name given twice in one object."""
-    try:
-        return strict_json.decode(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: {error.msg} at character {error.pos + 1}; expected JSON") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: {error}; expected JSON") from error
-
-
-def as_id(value: Any, where: str) -> str:
-    """Read an id: text or a whole number."""
+def as_id(value: Any, where: str, tally: Counter[str] | None = None) -> str:
+    """Read an id: text or a whole number, which is counted."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise InputError(f"{where}: {show(value)} is not an id; expected text or a whole number")
+    if tally is not None and isinstance(value, int):
+        tally["numbers"] += 1
     return readable(str(value), "memory_id", where)
 
 
@@ -174,6 +168,10 @@ def cell_text(value: Any, column: str, where: str) -> str | None:
     """Read a field of a memory or a query, or nothing: the empty text is nothing."""
     if is_missing(value):
         return None
+    if column in _LISTS and isinstance(value, list) and all(isinstance(one, str | int) for one in value):
+        value = ";".join(map(str, value))
+    if hasattr(value, "isoformat"):
+        value = value.isoformat()
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"{where}, {column}: {show(value)} is not text; expected text, a number or null")
     if column in VOCABULARY and value not in VOCABULARY[column]:
@@ -194,7 +192,8 @@ def readable(text: str, column: str, where: str) -> str:
     return text
 
 
-_PROSE = ("text", "time", "supersedes")
+_PROSE = ("text", "answer", "time", "supersedes")
+_LISTS = ("supersedes",)
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -202,7 +201,7 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def agree(rows: Iterable[dict[str, Any]], key: str, what: str) -> tuple[pd.DataFrame, int]:
+def agree(rows: Iterable[dict[str, Any]], key: str) -> tuple[pd.DataFrame, int]:
     """Keep one row for each id, filling empty fields from later rows."""
     kept: dict[str, dict[str, Any]] = {}
     differing: set[str] = set()

@@ -1,27 +1,12 @@
-"""TREC run and qrels files.
+"""Runs and judgements of evaluations: TREC files, and the layouts of BEIR and MS MARCO.
 
-A complete example. ``run.txt`` (query, ``Q0``, document, rank, score, tag)::
+| | run | judgements | memories | queries |
+| --- | --- | --- | --- | --- |
+| TREC | query Q0 document rank score tag | query iteration document relevance | a table | a table |
+| BEIR | JSON of query: document: score | TSV with a header | corpus.jsonl | queries.jsonl |
+| MS MARCO | query document rank, by tabs | as TREC | collection.tsv | queries.tsv |
 
-    301 Q0 doc-a 1 9.5 bm25
-    301 Q0 doc-b 2 9.5 bm25
-    302 Q0 doc-a 1 4.0 bm25
-
-and ``qrels.txt`` (query, iteration, document, relevance)::
-
-    301 0 doc-b 1
-    301 0 doc-c 0
-    303 0 doc-a 2
-
-become three memories, queries 301 to 303, three ranked rows of arm ``bm25``, and three labels:
-
->>> from companion.importers import trec                                                    # doctest: +SKIP
->>> made = trec.read("run.txt", "qrels.txt", holds=("scope", "policy", "lifecycle"))        # doctest: +SKIP
->>> made.notes                                                                              # doctest: +SKIP
-['bm25: the ranks of the file agree with its scores and were kept; ...',
- '1 query is in the run but not in the qrels: recall cannot be judged for it (302).',
- '1 query is in the qrels but not in the run: it counts as an empty route (303).', ...]
-
-Qrels judge relevance only. Whether a document is in scope, allowed and in force is unresolved unless you state it
+Judgements are of relevance only. Whether a document is in scope, allowed and in force is unresolved unless you state it
 (``holds``), and without that no document is known to be usable, so recall cannot be judged.
 """
 
@@ -30,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +23,8 @@ import pandas as pd
 
 from companion import logic
 from companion.errors import InputError
-from companion.importers.common import Imported, refuse, some, text_lines
+from companion.importers.common import Imported, checked, counted, some
+from companion.importers.files import lines, load_json, rows
 from companion.tables import Records, read_table
 from companion.tables.problems import CONTROL
 
@@ -70,32 +57,56 @@ def read(
         raise InputError(f"order {order!r}: expected one of {', '.join(ORDERS)}")
     holds = logic.check_axes(holds) if holds else ()
     paths = [runs] if isinstance(runs, str | PathLike) else list(runs)
-    rows = pd.concat([read_run(path) for path in paths], ignore_index=True)
-    _refuse_twice(rows)
-    rankings, notes = _ordered(rows, order)
+    ran = pd.concat([read_run(path) for path in paths], ignore_index=True)
+    rankings, notes = _ordered(ran, order)
     judged = read_qrels(qrels) if qrels is not None else pd.DataFrame(columns=["query_id", "memory_id", "relevance"])
     labels = judged[["query_id", "memory_id"]].astype("str")
     labels["relevant"] = pd.array((judged["relevance"].astype("int64") >= relevance_level).to_numpy(), dtype="boolean")
     for axis in holds:
         labels[axis] = pd.array(np.ones(len(labels), dtype=bool), dtype="boolean")
     sides, lists = _sides(rankings, judged, qrels is not None)
-    records = Records(
-        _extended(memories, "memories", "memory_id", rankings["memory_id"], labels["memory_id"]),
-        _extended(queries, "queries", "query_id", rankings["query_id"], labels["query_id"], group=True),
-        labels,
-        rankings,
-        name="trec",
-    ).check()
+    stored = _extended(memories, "memories", "memory_id", rankings["memory_id"], labels["memory_id"])
+    asked = _extended(queries, "queries", "query_id", rankings["query_id"], labels["query_id"])
+    silent = sorted(set(labels["query_id"]) - set(rankings["query_id"]))
+    work = [(arm, query, pd.NA) for arm in rankings["arm"].unique() for query in silent]
+    records = checked(
+        Records(
+            stored,
+            asked.assign(group=asked["group"].fillna(asked["namespace"]).fillna(asked["query_id"])),
+            labels,
+            rankings,
+            pd.DataFrame(work, columns=["arm", "query_id", "candidates_scored"]) if work else None,
+            name="trec",
+        )
+    )
     notes += [*sides, *_label_notes(records, holds, qrels is not None, relevance_level)]
-    return Imported(records, notes, lists=lists)
+    if memories is None:
+        notes.append("The store was made out of these files: what is missing from it cannot be known. Give --memories.")
+    return Imported(records, notes, lists=lists, store="log" if memories is None else "given")
 
 
 def read_run(path: str | PathLike[str]) -> pd.DataFrame:
-    """Read one run file."""
-    rows: list[tuple[Any, ...]] = []
+    """Read one run: TREC, MS MARCO (its arm is the file's name) or the JSON of BEIR."""
+    numbered = list(lines(path))
+    if not numbered:
+        raise InputError(f"{path}: the file is empty; expected lines of query Q0 document rank score tag")
+    found: list[tuple[Any, ...]] = []
     faults: list[tuple[int, str]] = []
-    for line, text in text_lines(path):
+    name = Path(path).name.split(".")[0]
+    if numbered[0][1].lstrip().startswith("{"):
+        found = _beir_run(load_json("\n".join(text for _, text in numbered), str(path)), str(path), name)
+    three = not found and all(text.count("\t") == 2 and len(_fields(text)) == 3 for _, text in numbered)
+    for line, text in [] if found else numbered:
         fields = _fields(text)
+        if three:
+            fields = [
+                fields[0],
+                "Q0",
+                fields[1],
+                fields[2],
+                f"{-float(fields[2])}" if _WHOLE.fullmatch(fields[2]) else "",
+                name,
+            ]
         if CONTROL.search("".join(fields)):
             faults.append((line, "a control character"))
             continue
@@ -107,15 +118,28 @@ def read_run(path: str | PathLike[str]) -> pd.DataFrame:
             value = float(score)
             if not np.isfinite(value) or "_" in score or not _WHOLE.fullmatch(rank):  # Python would read 1_000
                 raise ValueError
-            rows.append((tag, query, document, int(rank), value, line))
+            found.append((tag, query, document, int(rank), value, line))
         except ValueError:
             faults.append((line, f"rank {rank!r} and score {score!r} are not a whole and a finite number"))
     refuse(path, faults, "query Q0 document rank score tag")
-    if not rows:
-        raise InputError(f"{path}: the file is empty; expected lines of query Q0 document rank score tag")
     columns = ["arm", "query_id", "memory_id", "given_rank", "score", "line"]
-    table = pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(found, columns=columns)
     return table.astype({name: "str" for name in columns[:3]}).assign(file=str(path))
+
+
+def _beir_run(given: Any, path: str, arm: str) -> list[tuple[Any, ...]]:
+    """Read a run as BEIR keeps it, which states no ranks: greater scores first, ties as trec_eval has them."""
+    found = []
+    for query, scores in given.items() if isinstance(given, dict) else ():
+        if not isinstance(scores, dict) or not all(
+            isinstance(score, int | float) and np.isfinite(score) for score in scores.values()
+        ):
+            raise InputError(f"{path}, query {query!r}: expected an object of document: finite score")
+        best = sorted(scores, key=lambda document: (np.float32(scores[document]), document), reverse=True)
+        found += [(arm, query, document, rank, float(scores[document]), 1) for rank, document in enumerate(best, 1)]
+    if not found:
+        raise InputError(f"{path}: no query in it; expected JSON of query: document: score")
+    return found
 
 
 def read_qrels(path: str | PathLike[str]) -> pd.DataFrame:
@@ -123,8 +147,11 @@ def read_qrels(path: str | PathLike[str]) -> pd.DataFrame:
     rows: list[tuple[str, str, int]] = []
     faults: list[tuple[int, str]] = []
     seen: set[tuple[str, str]] = set()
-    for line, text in text_lines(path):
+    for line, text in lines(path):
         fields = _fields(text)
+        if line == 1 and fields == ["query-id", "corpus-id", "score"]:
+            continue  # BEIR
+        fields = [fields[0], "0", *fields[1:]] if len(fields) == 3 else fields
         if CONTROL.search("".join(fields)):
             faults.append((line, "a control character"))
         elif len(fields) != 4 or not _WHOLE.fullmatch(fields[3]):
@@ -140,19 +167,22 @@ def read_qrels(path: str | PathLike[str]) -> pd.DataFrame:
     )
 
 
+def refuse(path: str | PathLike[str], faults: Sequence[tuple[int, str]], expected: str) -> None:
+    """Raise for the first of several faulty lines, and say how many there are and where the next few stand."""
+    if not faults:
+        return
+    line, what = faults[0]
+    others = [str(number) for number, _ in faults[1:11]]
+    tail = ""
+    if others:
+        more = f" and {len(faults) - 1 - len(others):,} more" if len(faults) - 1 > len(others) else ""
+        tail = f"; also wrong: {'lines' if len(others) > 1 else 'line'} {', '.join(others)}{more}"
+    raise InputError(f"{path}, line {line}: {what}; expected {expected}{tail}")
+
+
 def _fields(text: str) -> list[str]:
     """Split at white space as C programs know it: an id may hold a no-break space."""
     return _SPACE.split(text.strip(" \t\v\f\r"))
-
-
-def _refuse_twice(rows: pd.DataFrame) -> None:
-    again = rows.duplicated(["arm", "query_id", "memory_id"])
-    if again.any():
-        row = rows[again].iloc[0]
-        raise InputError(
-            f"{row['file']}, line {row['line']}: document {row['memory_id']!r} stands twice in the route of arm "
-            f"{row['arm']!r}, query {row['query_id']!r}; expected every document once ({int(again.sum()):,} such lines)"
-        )
 
 
 def _ordered(rows: pd.DataFrame, order: Order) -> tuple[pd.DataFrame, list[str]]:
@@ -168,6 +198,13 @@ def _ordered(rows: pd.DataFrame, order: Order) -> tuple[pd.DataFrame, list[str]]
         parts.append(_sorted(part, rule))
         notes.append(f"{arm}: {_said(part, order, rule, wrong)}.")
     table = pd.concat(parts, ignore_index=True)
+    again = table.duplicated(["arm", "query_id", "memory_id"])
+    if again.any():
+        notes.append(
+            f"{counted(int(again.sum()), 'document stands', 'documents stand')} again in a route: kept once, at the "
+            "best rank."
+        )
+        table = table[~again]
     table["rank"] = table.groupby(["arm", "query_id"], sort=False).cumcount() + 1
     return table[["arm", "query_id", "rank", "memory_id", "score"]], notes
 
@@ -245,22 +282,31 @@ def _queries(ids: list[str]) -> str:
     return f"{len(ids):,} {'query' if len(ids) == 1 else 'queries'}"
 
 
-def _extended(
-    path: str | PathLike[str] | None, name: str, key: str, *ids: pd.Series, group: bool = False
-) -> pd.DataFrame:
-    """Return the given table with every id, or a table of ids whose namespace is unknown."""
-    known = read_table(path, name) if path is not None else pd.DataFrame({key: pd.Series(dtype="str")})
+def _extended(path: str | PathLike[str] | None, name: str, key: str, *ids: pd.Series) -> pd.DataFrame:
+    """Return the given table, of queries with every id; or a table of ids whose namespace is unknown."""
     new = pd.concat([part.astype("str") for part in ids]).drop_duplicates()
-    new = new[~new.isin(known[key])]
-    table = pd.DataFrame({key: new.to_numpy()}, dtype="str")
-    if group:
-        table["group"] = table[key]  # without a namespace every query moves on its own
-    if "source" in known and len(known):
-        table["source"] = known["source"].iloc[0]
-    joined = pd.concat([known, table], ignore_index=True)
-    return (
-        joined if "namespace" in joined else joined.assign(namespace=pd.Series(np.nan, index=joined.index, dtype="str"))
-    )
+    given = pd.DataFrame({key: new.iloc[:0]}) if path is None else _table(path, name, key)
+    if path is None or name == "queries":
+        given = pd.concat([given, pd.DataFrame({key: new[~new.isin(given[key])]})], ignore_index=True)
+        if "source" in given and given["source"].notna().any():
+            given["source"] = given["source"].fillna(given["source"].dropna().iloc[0])
+    for column in ("namespace", "group"):
+        given[column] = given[column] if column in given else pd.Series(np.nan, index=given.index, dtype="str")
+    return given
+
+
+def _table(path: str | PathLike[str], name: str, key: str) -> pd.DataFrame:
+    """Read a table of ours, BEIR's corpus or queries (``_id``, ``text``), or MS MARCO's two columns."""
+    kind = Path(path).name.removesuffix(".gz").rpartition(".")[2]
+    first = next(lines(path), (1, ""))[1] if kind in ("tsv", "txt", "jsonl") else ""
+    if kind in ("tsv", "txt") and key not in first.split("\t"):
+        found = [text.partition("\t")[::2] for _, text in lines(path)]
+        return pd.DataFrame(found, columns=[key, "text"], dtype="str")
+    if kind == "jsonl" and '"_id"' in first:
+        held = [row.value for row in rows(path)]
+        text = [" ".join(filter(None, (str(item.get("title") or ""), str(item.get("text") or "")))) for item in held]
+        return pd.DataFrame({key: [str(item.get("_id")) for item in held], "text": text}, dtype="str")
+    return read_table(path, name)
 
 
 def _label_notes(records: Records, holds: Sequence[str], judged: bool, level: int) -> list[str]:

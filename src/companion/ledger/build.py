@@ -81,7 +81,7 @@ def build(
     rows = label_ranked(records).sort_values(["arm", "query_id", "rank"], kind="stable", ignore_index=True)
     ledger = rows[[*KEY, "rank", "score"]].copy()
     ledger["stored"] = ledger["retrieved"] = pd.array(np.ones(len(rows), dtype=bool), dtype="boolean")
-    stopped = pd.Series(np.nan, index=ledger.index, dtype="str")
+    stopped: pd.Series = pd.Series(np.nan, index=ledger.index, dtype="str")
     for name, decision in _decisions(rows, gates).items():
         ledger[f"gate_{name}"] = decision
         refused = decision.eq(False).fillna(False).astype(bool)  # compared with False, so <NA> passes
