@@ -856,7 +856,6 @@ def test_every_refusal_names_the_file_that_is_wrong(app, folder):
         ("--rankings", "one,q1,1,m77", r"x\.csv, row 1.*'m77' is unknown"),
         ("--rankings", "one,q2,1,m1", r"'q1': one retrieved nothing for it in .*x\.csv"),
         ("--ledger", "q1,one,m77,1,1", r"x\.csv: row 1: .*'m77' is retrieved"),
-        ("--ledger", "q2,one,m1,1,1", r"'q1': one retrieved nothing for it in .*x\.csv"),
         ("--disclosures", "q2,one,m1,1\nq1,one,m99,1", r"x\.csv: row 2: .*never stored"),
         ("--disclosures", "q9,one,m1,1", r"x\.csv: row 1: query 'q9'.*never asked"),
         ("--disclosures", "q1,onee,m1,1", r"x\.csv: row 1: .*'onee'.*expected one, two"),

@@ -22,6 +22,7 @@ ORIGIN: dict[str, tuple[str, str]] = {
     "published": ("figures and outcomes reported by the paper, arXiv 2610.07309: facts, typed in by hand", "facts"),
     "demo": ("written for this project", "MIT"),
     "example": ("written for this project", "MIT"),
+    "imports": ("written for this project, in the public shape of each format", "MIT"),
     "scenarios": ("written for this project", "MIT"),
     "frozen/rhelm": ("our runs on RHELM, github.com/microsoft/RHELM: identifiers and numbers, no text", "MIT"),
     "frozen/gatemem": ("our runs on GateMem, github.com/rzhub/GateMem: identifiers and numbers, no text", "MIT"),

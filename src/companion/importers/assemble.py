@@ -159,7 +159,8 @@ def _notes(
     silent = sum(r.shown is None for r in requests) if records.ledger is not None else 0
     cached = 0 if records.ledger is None else int((~records.ledger["retrieved"]).sum())
     scores = [item.score is None for r in requests for item in r.items]
-    spaces = {side: plan.entries[side].get("namespace", {}).get("field", "") for side in ("query", "memory")}
+    fields = {side: plan.entries[side].get("namespace", {}).get("field", "") for side in ("query", "memory")}
+    spaces = {side: path if isinstance(path, str) else " or ".join(path) for side, path in fields.items()}
     keyed = [name.removeprefix("keyed ") for name in tally if name.startswith("keyed ")]
     namespaces = [table["namespace"].isna().all() for table in (records.queries, records.memories)]
     once = [f"{name} ({number:,})" for name, number in unused.items()]

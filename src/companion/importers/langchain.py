@@ -63,5 +63,5 @@ FORMAT = Format(
     envelopes=("runs", "data"),
     prepare=_runs,
     retrieval=lambda run: str(run.get("run_type")).lower() == "retriever",
-    reads=("run_type",),
+    reads=("run_type", "outputs"),
 )

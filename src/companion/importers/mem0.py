@@ -52,5 +52,5 @@ FORMAT = Format(
     },
     owners=(("user_id", "user_id"), ("user_id", "metadata.user_id"), ("agent_id", "agent_id"), ("run_id", "run_id")),
     prepare=_searches,
-    reads=("filters.AND",),
+    reads=("filters.AND", "filters.user_id", "filters.agent_id", "filters.app_id", "filters.run_id"),
 )

@@ -105,7 +105,7 @@ OPENINFERENCE = Format(
     prepare=_spans,
     retrieval=_is_openinference,
     arm="retriever",
-    reads=(_KIND, "span_kind"),
+    reads=(_KIND, "span_kind", "startTimeUnixNano"),
 )
 OTEL = Format(
     "otel",
@@ -120,5 +120,5 @@ OTEL = Format(
     envelopes=_ENVELOPES,
     prepare=_spans,
     retrieval=_is_gen_ai,
-    reads=("gen_ai.operation.name",),
+    reads=("gen_ai.operation.name", "startTimeUnixNano"),
 )

@@ -240,9 +240,10 @@ def _said(part: pd.DataFrame, order: Order, rule: str, wrong: list[str]) -> str:
     keys = part.assign(key=part["score"].to_numpy(np.float32))
     ties = int(keys.duplicated(["query_id", "key"]).sum())
     start = int(part["given_rank"].min())
-    counted = "" if start == 1 else f" and counted from 1 instead of {start}"
-    tied = f"; {ties:,} rows tie with another, and stay in the file's order (trec_eval may differ)" if ties else ""
-    return f"the ranks of the file agree with its scores and were kept{counted}{tied}"
+    shift = "" if start == 1 else f" and counted from 1 instead of {start}"
+    tie = f"{counted(ties, 'row ties', 'rows tie')} with another and kept in the file's order (trec_eval may differ)"
+    tied = f"; {tie}" if ties else ""
+    return f"the ranks of the file agree with its scores and were kept{shift}{tied}"
 
 
 def _refuse_repeated_ranks(part: pd.DataFrame) -> None:

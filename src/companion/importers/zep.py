@@ -40,4 +40,5 @@ FORMAT = Format(
     },
     owners=tuple((name, name) for name in ("user_id", "group_id", "graph_id", "graph_uuid")),
     prepare=_searches,
+    reads=("group_ids",),
 )
