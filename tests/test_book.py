@@ -377,7 +377,7 @@ def test_the_book_builds_twice_with_the_same_bytes_whatever_surrounds_it(tmp_pat
         project = specimen_project(tmp_path / name)
         for key, value in {**compare_builds.surroundings(what), "COMPANION_PROJECT": str(project)}.items():
             monkeypatch.setenv(key, value)
-        runs.data_hashes.cache_clear()
+        runs._hashes_below.cache_clear()
         runs.surroundings.cache_clear()
         book.build({"upper": 0.25}, None, say=_quiet)
         sites.append(project / "_build" / "html")
@@ -390,7 +390,7 @@ def test_the_book_builds_twice_with_the_same_bytes_whatever_surrounds_it(tmp_pat
             patch.setattr(runs, "source_hashes", lambda name=name: {**source, name: "changed"})
             waiting.append([chapter.is_run() for chapter in book._plan({"upper": 0.25}) if _as_run(chapter, project)])
     assert waiting == [[True], [False]]
-    runs.data_hashes.cache_clear()
+    runs._hashes_below.cache_clear()
     runs.surroundings.cache_clear()
     assert again == ["01-specimen: unchanged", "nothing changed since the site was built"]
     assert compare_builds.differences(*sites) == []

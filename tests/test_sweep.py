@@ -279,7 +279,11 @@ def test_a_sweep_equals_single_reruns(tiny, tmp_path):
 def start(plan: Path, out: Path) -> subprocess.Popen:
     command = [sys.executable, "-c", "from companion.cli import main; main()", "sweep", str(plan), "--out", str(out)]
     return subprocess.Popen(
-        [*command, "--jobs", "2", "--no-html"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, "--jobs", "2", "--no-html"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # A suite that a shell put in the background inherits that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     )
 
 

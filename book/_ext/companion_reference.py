@@ -25,6 +25,7 @@ GLOSSARY = "book/glossary"
 _MARK = re.compile(r"<!-- (\w+)(?:: ([^>]*?))? -->")
 _TERM = re.compile(r'<a class="reference internal" href="([^"]*)#(term-[^"]+)">')
 _INLINE_MATH = re.compile(r'<span class="math notranslate nohighlight">\\\((.*?)\\\)</span>', re.DOTALL)
+_DISPLAY_MATH = re.compile(r'<div class="math notranslate nohighlight"[^>]*>(.*?)</div>', re.DOTALL)
 _ARXIV = re.compile(
     r"(<(?:a|code|pre|script|title)\b.*?</(?:a|code|pre|script|title)>|<[^>]*>)|(arXiv[: ](\d{4}\.\d{5}))", re.DOTALL
 )
@@ -284,6 +285,7 @@ def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict[str
 
         body = _TERM.sub(link, body)
     body = _INLINE_MATH.sub(_with_room, body)
+    body = _DISPLAY_MATH.sub(_with_height, body)
     body = body.replace("</em>) -- ", "</em>): ") if pagename.startswith("book/api/") else body
     body = _ARXIV.sub(lambda m: m[1] or f'<a class="reference external" href="{_ABS}{m[3]}">{m[2]}</a>', body)
     body = body.replace("<th></th>", "<td></td>")  # pandas heads the column of its index with nothing
@@ -299,6 +301,13 @@ def _with_room(match: re.Match[str]) -> str:
     wide = len(re.findall(r"[=<>+\-\u2212]|\\(?:ge|le|cap|cup|wedge|times|cdot|in)\b", tex))
     size = 0.5 * len(re.sub(r"\s", "", re.sub(r"\\[a-zA-Z]+", "x", tex))) + 0.5 * wide
     return match[0].replace("<span ", f'<span style="--companion-room:{max(size, 0.5):.2g}em" ', 1)
+
+
+def _with_height(match: re.Match[str]) -> str:
+    """Say how high a formula will be, so that what stands below it stays where it is when MathJax sets it."""
+    rows = match[1].count("\\\\") + 1
+    tall = bool(re.search(r"\\(?:frac|dfrac|sum|underbrace)", match[1]))
+    return match[0].replace("<div ", f'<div style="--companion-height:{2 + (1.2 + 1.3 * tall) * rows:.2g}rem" ', 1)
 
 
 def name_toggles(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:

@@ -186,7 +186,7 @@
       });
       const title = data.arms.find(([name]) => name === arm)[1];
       return make("section", { "aria-label": `${side ? "Right" : "Left"}: ${title}` },
-        make("h3", {}, title), make("p", { class: "pg-numbers" }, this.words(result)), make("ol", {}, ...rows));
+        make("h2", {}, title), make("p", { class: "pg-numbers" }, this.words(result)), make("ol", {}, ...rows));
     }
 
     cycle(item, now) {

@@ -86,10 +86,13 @@ def digest(value: Any) -> str:
     return hash_of(json.dumps(value, sort_keys=True, default=str).encode())
 
 
-@lru_cache(maxsize=1)
 def data_hashes() -> dict[str, str]:
     """Return the SHA-256 of every committed data file, by its path under ``data/``."""
-    root = data_dir()
+    return dict(_hashes_below(data_dir()))
+
+
+@lru_cache(maxsize=4)
+def _hashes_below(root: Path) -> dict[str, str]:
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
     return {path.relative_to(root).as_posix(): sha256(path) for path in files}
 
