@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from companion import scoring
+from companion.cli import app, importing
 from companion.errors import InputError
-from companion.importers import FORMATS, read, store_is_from_log, trec
+from companion.importers import FORMATS, Format, read, store_is_from_log, trec
+from companion.tables import load_records
 
 HOLDS = ("scope", "policy", "lifecycle")
 
@@ -215,3 +220,56 @@ def test_beir_and_ms_marco_are_trec_in_other_files(tmp_path):
         ["bm25", "b", 2],
     ]
     assert made.records.memories["text"].tolist() == ["first text", "second text"]
+
+
+KEYS = """query results id memory user_id filters AND retrieved exposed answer outputs inputs documents kwargs
+lc child_runs nodes node source_nodes edges uuid group_ids response request events attributes name message_type tool_call score
+tool_call_id tool_return resource retrieval.documents retrieval output.value traceloop.entity.output error metadata
+traceloop.entity.name gen_ai.memory.records startTimeUnixNano status docstore/data query_id""".split()
+WORDS = ["x", '{"a": 1}', "[{'id': 1}]", "[broken", "archival_memory_search", "tool_call_message", "retriever", "1.0"]
+WORDS += ["tool_return_message", "db.query.result", "\ud800", "a\x00", "9" * 20, "", None, True, 0, 7.5, 2**70]
+KINDS = {
+    "langchain": {"run_type": "retriever"},
+    "openinference": {"span_kind": "RETRIEVER"},
+    "jsonl": {"query": "q"},
+    "otel": {"gen_ai.operation.name": "search_memory"},
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_whatever_stands_in_a_file_is_read_or_refused_in_one_line(tmp_path, name):
+    rng = random.Random(name)
+
+    def value(depth):
+        kind = rng.random()
+        if depth == 0 or kind < 0.35:
+            return rng.choice(WORDS)
+        if kind < 0.6:
+            return [value(depth - 1) for _ in range(rng.randrange(3))]
+        return {rng.choice(KEYS): value(depth - 1) for _ in range(rng.randrange(4))}
+
+    read_whole = 0
+    for _ in range(250):
+        rows = [
+            {rng.choice(KEYS): value(4) for _ in range(5)} | KINDS.get(name, {}) for _ in range(rng.randrange(1, 3))
+        ]
+        log = write(tmp_path / rng.choice(["a.jsonl", "a.json"]), map(json.dumps, rows))
+        store = write(tmp_path / "store.json", [json.dumps([value(4)])]) if rng.random() < 0.3 else None
+        try:
+            read(FORMATS[name], log, memories=store)
+            read_whole += 1
+        except InputError as error:
+            assert "\n" not in str(error)
+    assert read_whole > 2
+
+
+def test_another_package_offers_a_format(tmp_path, monkeypatch):
+    mine = Format(
+        "mine", "My log.", ("hits",), {"text": "asked", "namespace": "who"}, {"memory_id": "key", "namespace": "whose"}
+    )
+    entry = SimpleNamespace(name="mine", load=lambda: mine)
+    monkeypatch.setattr(importing, "_offered", lambda: {"mine": entry})
+    log = write(tmp_path / "log.jsonl", ['{"asked": "q", "who": "a", "hits": [{"key": "m", "whose": "b"}]}'])
+    done = CliRunner().invoke(app, ["import", "mine", str(log), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert scoring.label_ranked(load_records(tmp_path / "out"))["scope"].tolist() == [False]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from companion.errors import InputError
 from companion.importers.fields import Format
 from companion.importers.files import Row, unpacked
+from companion.tables.problems import show
 
 
 def _is_retrieval(record: Mapping[str, Any]) -> bool:
@@ -26,8 +28,11 @@ def _docstore(rows: Iterable[Row]) -> Iterator[Row]:
             )
             continue
         for number, (name, node) in enumerate(nodes.items(), start=1):
-            data = unpacked(node.get("__data__", node), f"{row.where}, {name}") if isinstance(node, dict) else node
-            yield Row(f"{row.where}, {name}", number, {"node": {"id_": name, **data}})
+            where = f"{row.where}, {name}"
+            data = unpacked(node.get("__data__", node), where) if isinstance(node, dict) else node
+            if not isinstance(data, dict):
+                raise InputError(f"{where}: {show(data)} is not a node; expected an object")
+            yield Row(where, number, {"node": {"id_": name, **data}})
 
 
 FORMAT = Format(
