@@ -223,9 +223,10 @@ def test_beir_and_ms_marco_are_trec_in_other_files(tmp_path):
 
 
 KEYS = """query results id memory user_id filters AND retrieved exposed answer outputs inputs documents kwargs
-lc child_runs nodes node source_nodes edges uuid group_ids response request events attributes name message_type tool_call score
-tool_call_id tool_return resource retrieval.documents retrieval output.value traceloop.entity.output error metadata
-traceloop.entity.name gen_ai.memory.records startTimeUnixNano status docstore/data query_id""".split()
+lc child_runs nodes node source_nodes edges uuid group_ids response request events attributes name
+message_type tool_call score tool_call_id tool_return resource retrieval.documents retrieval
+output.value traceloop.entity.output error metadata traceloop.entity.name gen_ai.memory.records
+startTimeUnixNano status docstore/data query_id""".split()
 WORDS = ["x", '{"a": 1}', "[{'id': 1}]", "[broken", "archival_memory_search", "tool_call_message", "retriever", "1.0"]
 WORDS += ["tool_return_message", "db.query.result", "\ud800", "a\x00", "9" * 20, "", None, True, 0, 7.5, 2**70]
 KINDS = {
