@@ -295,12 +295,25 @@ def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict[str
         context["body"] = body
 
 
+#: Widths of glyphs as MathJax sets them, in em; spaces around relations and behind commas are part of them.
+_GLYPHS = {**dict.fromkeys("=<>", 1.47), **dict.fromkeys("+-\u2212", 1.34), **dict.fromkeys("()[]", 0.43)}
+_GLYPHS |= {",": 0.49, "|": 0.31, ".": 0.31, "i": 0.38, "t": 0.4, "m": 0.96, "w": 0.79, "N": 0.98, "K": 0.98, "S": 0.71}
+_SMALL = re.compile(r"[_^](\{[^{}]*\}|\\[a-zA-Z]+|.)")
+
+
 def _with_room(match: re.Match[str]) -> str:
     """Say how wide a formula in a line will be, so that its line breaks where it will, before MathJax has set it."""
-    tex = re.sub(r"\\(?:text|mathrm|operatorname)\b|[{}_^$]|\\[,;! ]", "", html.unescape(match[1]))
-    wide = len(re.findall(r"[=<>+\-\u2212]|\\(?:ge|le|cap|cup|wedge|times|cdot|in)\b", tex))
-    size = 0.5 * len(re.sub(r"\s", "", re.sub(r"\\[a-zA-Z]+", "x", tex))) + 0.5 * wide
-    return match[0].replace("<span ", f'<span style="--companion-room:{max(size, 0.5):.2g}em" ', 1)
+    tex = re.sub(r"\\(?:text|mathrm|mathcal|operatorname)\b|\\[,;! ]", "", html.unescape(match[1]))
+    size = _width(_SMALL.sub("", tex)) + 0.72 * sum(map(_width, _SMALL.findall(tex)))
+    return match[0].replace("<span ", f'<span style="--companion-room:{max(size, 0.4):.2f}em" ', 1)
+
+
+def _width(tex: str) -> float:
+    tex = re.sub(r"\\[{}]", "k", tex)
+    tex = re.sub(r"\\(?:ge|le|in|subseteq|to)\b", "=", tex)
+    tex = re.sub(r"\\(?:cap|cup|wedge|times|cdot)\b", "+", tex)
+    glyphs = re.sub(r"[{}\s]", "", re.sub(r"\\[a-zA-Z]+", "k", tex))
+    return sum(_GLYPHS.get(glyph, 0.85 if glyph.isupper() else 0.54) for glyph in glyphs)
 
 
 def _with_height(match: re.Match[str]) -> str:
