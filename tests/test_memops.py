@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from companion.corpora import base, memops
+from companion.corpora._memops_files import VALIDITIES
 from companion.errors import InputError
 from companion.scoring import anchors_of
 
@@ -266,7 +267,7 @@ KINDS = ("remember", "update", "forget", "reflect")
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(KINDS), st.sampled_from(memops.VALIDITIES), st.sampled_from("tu")),
+        st.tuples(st.sampled_from(KINDS), st.sampled_from(VALIDITIES), st.sampled_from("tu")),
         max_size=9,
     )
 )
